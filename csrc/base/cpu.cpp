@@ -1,0 +1,139 @@
+#include "base/cpu.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include "convbwd/types.hpp"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#else
+#include <fstream>
+#endif
+
+namespace convbwd {
+namespace {
+
+constexpr int kUnset = -1;
+std::atomic<int> g_isa{kUnset};  // relaxed everywhere: the value stands for itself, no other memory hangs on it
+
+[[noreturn]] void reject_isa(const std::string& who, const std::string& got) {
+  std::string choices;
+  for (const Isa isa : kIsas) {
+    if (supported(isa)) choices += (choices.empty() ? "" : ", ") + std::string(name_of(isa));
+  }
+  throw Error(ErrorKind::value,
+              who + " must name an instruction set of this machine (" + choices + "), got '" + got + "'");
+}
+
+Isa default_isa() {
+  const char* wanted = std::getenv("CONVBWD_ISA");
+  const bool chosen = wanted != nullptr && *wanted != '\0';
+  Isa best = Isa::generic;
+  for (const Isa isa : kIsas) {
+    if (!supported(isa)) continue;
+    if (chosen && name_of(isa) == std::string(wanted)) return isa;
+    best = isa;
+  }
+  if (chosen) reject_isa("CONVBWD_ISA", wanted);
+  return best;
+}
+
+#ifdef __x86_64__
+
+struct Registers {
+  unsigned a = 0, b = 0, c = 0, d = 0;  // stay zero where the processor does not know the leaf
+};
+
+Registers cpuid(unsigned leaf, unsigned subleaf) {
+  Registers r;
+  __get_cpuid_count(leaf, subleaf, &r.a, &r.b, &r.c, &r.d);
+  return r;
+}
+
+Isa best_of_processor() {
+  const Registers basic = cpuid(1, 0), extended = cpuid(7, 0);
+  const auto has = [](unsigned word, unsigned bits) { return (word & bits) == bits; };
+  if (!has(basic.c, bit_OSXSAVE)) return Isa::generic;
+  unsigned saved, high;  // XCR0: the register files that the operating system saves when it switches threads
+  __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  constexpr unsigned kYmm = 0x06, kZmm = 0xe6;
+  if (!has(saved, kYmm) || !has(basic.c, bit_AVX | bit_FMA | bit_F16C) || !has(extended.b, bit_AVX2))
+    return Isa::generic;
+  constexpr unsigned kAvx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+  return has(saved, kZmm) && has(extended.b, kAvx512) ? Isa::avx512 : Isa::avx2;
+}
+
+CacheSizes read_cache_sizes() {
+  CacheSizes sizes;
+  std::size_t* const of_level[] = {&sizes.l1d, &sizes.l2, &sizes.l3};
+  for (const unsigned leaf :
+       {0x4u, 0x8000001du}) {  // Intel's leaf and AMD's, of one encoding; a foreign one reads as zero
+    for (unsigned i = 0;; ++i) {
+      const Registers r = cpuid(leaf, i);
+      const unsigned type = r.a & 31, level = (r.a >> 5) & 7;
+      if (type == 0) break;
+      constexpr unsigned kInstructions = 2;
+      if (type == kInstructions || level < 1 || level > 3) continue;
+      const std::size_t line = (r.b & 0xfff) + 1, partitions = ((r.b >> 12) & 0x3ff) + 1, ways = (r.b >> 22) + 1;
+      *of_level[level - 1] = line * partitions * ways * (std::size_t{r.c} + 1);
+    }
+  }
+  return sizes;
+}
+
+#else
+
+Isa best_of_processor() { return Isa::generic; }
+
+CacheSizes read_cache_sizes() {
+  CacheSizes sizes;
+  std::size_t* const of_level[] = {&sizes.l1d, &sizes.l2, &sizes.l3};
+  for (int i = 0;; ++i) {
+    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
+    int level = 0;
+    std::string type;
+    std::size_t kibibytes = 0;
+    if (!(std::ifstream(folder + "level") >> level)) break;
+    std::ifstream(folder + "type") >> type;
+    std::ifstream(folder + "size") >> kibibytes;  // "32K"
+    if (type != "Instruction" && level >= 1 && level <= 3 && kibibytes > 0) *of_level[level - 1] = kibibytes << 10;
+  }
+  return sizes;
+}
+
+#endif
+
+}  // namespace
+
+const char* name_of(Isa isa) noexcept {
+  constexpr const char* names[] = {"generic", "avx2", "avx512"};
+  return names[static_cast<int>(isa)];
+}
+
+bool supported(Isa isa) noexcept {
+  static const Isa best = best_of_processor();
+  return isa <= best;
+}
+
+Isa active_isa() {
+  int isa = g_isa.load(std::memory_order_relaxed);
+  if (isa == kUnset) {
+    isa = static_cast<int>(default_isa());
+    g_isa.store(isa, std::memory_order_relaxed);
+  }
+  return static_cast<Isa>(isa);
+}
+
+void set_isa(std::optional<Isa> isa) {
+  if (isa && !supported(*isa)) reject_isa("set_isa: isa", name_of(*isa));
+  g_isa.store(isa ? static_cast<int>(*isa) : kUnset, std::memory_order_relaxed);
+}
+
+const CacheSizes& cache_sizes() {
+  static const CacheSizes sizes = read_cache_sizes();
+  return sizes;
+}
+
+}  // namespace convbwd

@@ -1,0 +1,35 @@
+// Layer base: what the processor can do. Every choice by instruction set in the library comes from active_isa().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace convbwd {
+
+/// Instruction sets that kernels are compiled for, from the least to the most capable.
+/// avx2 means AVX2, FMA and F16C; avx512 means these and AVX-512 F, BW, DQ and VL.
+enum class Isa : std::uint8_t { generic, avx2, avx512 };
+inline constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512};
+
+const char* name_of(Isa isa) noexcept;
+
+/// Whether the processor and the operating system both offer it.
+bool supported(Isa isa) noexcept;
+
+/// The most capable supported one, unless the environment variable CONVBWD_ISA or set_isa() names another.
+/// Throws Error(value) where CONVBWD_ISA names none that is supported.
+Isa active_isa();
+
+/// Overrides the choice (for tests), or with nullopt goes back to the default. Throws Error(value) where not supported.
+void set_isa(std::optional<Isa> isa);
+
+/// Bytes of the caches that one core sees; the usual sizes where the machine does not tell.
+struct CacheSizes {
+  std::size_t l1d = std::size_t{32} << 10;
+  std::size_t l2 = std::size_t{1} << 20;
+  std::size_t l3 = std::size_t{8} << 20;
+};
+const CacheSizes& cache_sizes();
+
+}  // namespace convbwd

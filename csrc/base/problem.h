@@ -1,0 +1,24 @@
+// Layer base: the canonical convolution, the one thing that everything below the faces speaks of.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace convbwd {
+
+/// One grouped convolution, always with three spatial dimensions (1-D and 2-D get leading unit ones):
+///   y[n,g,co,o] = sum over ci,t of x[n,g,ci, o*stride + t*dilation - pad_before] * w[g,co,ci,t]
+/// A transposed convolution is the same problem with x and y exchanged. Sizes of x, w and y are all stored,
+/// so output_padding and trailing padding have no place here.
+struct Problem {
+  std::int64_t n = 0, groups = 1, ci = 0, co = 0;  // ci, co: channels of one group
+  std::array<std::int64_t, 3> x{1, 1, 1}, w{1, 1, 1}, y{1, 1, 1};
+  std::array<std::int64_t, 3> stride{1, 1, 1}, dilation{1, 1, 1}, pad_before{0, 0, 0};
+
+  std::int64_t taps() const { return w[0] * w[1] * w[2]; }
+  std::int64_t x_plane() const { return x[0] * x[1] * x[2]; }
+  std::int64_t y_plane() const { return y[0] * y[1] * y[2]; }
+  bool operator==(const Problem&) const = default;
+};
+
+}  // namespace convbwd

@@ -1,0 +1,35 @@
+// Layer base: a five-axis strided view of somebody's memory. Formats are views; no kernel knows a format.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "convbwd/types.hpp"
+
+namespace convbwd {
+
+using Index = std::int64_t;
+using Index3 = std::array<Index, 3>;
+using Index5 = std::array<Index, 5>;
+
+/// Axes of images: n, c, d, h, w (c counts all groups). Axes of weights: output channel of all groups, input channel of
+/// one group, kd, kh, kw. Strides are in elements, of any sign; zero is for operands that are read only.
+struct View {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+  Index5 size{}, stride{};
+
+  Index offset(const Index5& i) const {
+    return i[0] * stride[0] + i[1] * stride[1] + i[2] * stride[2] + i[3] * stride[3] + i[4] * stride[4];
+  }
+  /// The same memory from element `i` on.
+  View at(const Index5& i, const Index5& extent) const {
+    View v = *this;
+    v.data = static_cast<std::byte*>(data) + offset(i) * static_cast<Index>(size_of(dtype));
+    v.size = extent;
+    return v;
+  }
+};
+
+}  // namespace convbwd

@@ -1,0 +1,33 @@
+# Links OpenBLAS into `target` as CONVBWD_BLAS says: the system's, else the scipy-openblas32 wheel of the build's Python.
+# Its users include base/blas.h. A Python wheel takes the other wheel only on demand (ON), because it then needs that
+# one at run time as well.
+function(convbwd_use_openblas target)
+  if(NOT CONVBWD_BLAS MATCHES "^(OFF|AUTO|ON)$")
+    message(FATAL_ERROR "CONVBWD_BLAS must be OFF, AUTO or ON, got '${CONVBWD_BLAS}'")
+  endif()
+  if(CONVBWD_BLAS STREQUAL "OFF")
+    return()
+  endif()
+
+  set(prefix "")
+  find_package(OpenBLAS CONFIG QUIET)
+  if(NOT OpenBLAS_FOUND AND (CONVBWD_BLAS STREQUAL "ON" OR NOT CONVBWD_BUILD_PYTHON))
+    set(prefix scipy_)
+    find_package(Python COMPONENTS Interpreter QUIET)
+    if(Python_Interpreter_FOUND)
+      execute_process(
+        COMMAND ${Python_EXECUTABLE} -c "import scipy_openblas32 as openblas; print(openblas.get_lib_dir())"
+        OUTPUT_VARIABLE lib_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      find_package(OpenBLAS CONFIG QUIET PATHS "${lib_dir}/cmake/openblas" NO_DEFAULT_PATH)
+    endif()
+  endif()
+
+  if(OpenBLAS_FOUND)
+    message(STATUS "OpenBLAS ${OpenBLAS_VERSION}: ${OpenBLAS_LIBRARIES}")
+    target_compile_definitions(${target} PRIVATE CONVBWD_HAVE_BLAS CONVBWD_BLAS_PREFIX=${prefix})
+    target_include_directories(${target} SYSTEM PRIVATE ${OpenBLAS_INCLUDE_DIRS})
+    target_link_libraries(${target} PRIVATE ${OpenBLAS_LIBRARIES})
+  elseif(CONVBWD_BLAS STREQUAL "ON")
+    message(FATAL_ERROR "CONVBWD_BLAS=ON, but neither a system OpenBLAS nor the scipy-openblas32 wheel was found")
+  endif()
+endfunction()

@@ -1,0 +1,305 @@
+// Layer conv: the rules of a call. Every user error of the library is raised here; a valid call builds no text.
+#include "conv/problem.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <ostream>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+
+namespace convbwd {
+namespace {
+
+using Index = std::int64_t;
+using Dims = std::array<Index, 3>;
+
+// The name of a problem: the tag of each field, then its numbers with 'x' between them.
+template <typename P, typename F>
+void for_each_field(P& p, const F& visit) {
+  visit("n", &p.n, 1);
+  visit("g", &p.groups, 1);
+  visit("ci", &p.ci, 1);
+  visit("x", p.x.data(), 3);
+  visit("co", &p.co, 1);
+  visit("y", p.y.data(), 3);
+  visit("k", p.w.data(), 3);
+  visit("s", p.stride.data(), 3);
+  visit("d", p.dilation.data(), 3);
+  visit("p", p.pad_before.data(), 3);
+}
+
+// A shape as Python writes it.
+struct Tuple {
+  const Shape& values;
+};
+std::ostream& operator<<(std::ostream& out, const Tuple& tuple) {
+  out << '(';
+  for (std::size_t i = 0; i < tuple.values.size(); ++i) out << (i ? ", " : "") << tuple.values[i];
+  return out << (tuple.values.size() == 1 ? ",)" : ")");
+}
+// A parameter as Python writes it: a single entry, which stands for all dimensions, as an int.
+struct PerDimension {
+  const Shape& values;
+};
+std::ostream& operator<<(std::ostream& out, const PerDimension& p) {
+  return p.values.size() == 1 ? out << p.values[0] : out << Tuple{p.values};
+}
+
+template <typename... Parts>
+[[noreturn, gnu::cold, gnu::noinline]] void fail(const Request& r, const Parts&... parts) {
+  std::ostringstream text;
+  text << r.function << ": ";
+  (text << ... << parts);
+  throw Error(ErrorKind::value, text.str());
+}
+
+// The shape of an image with its axes in the user's order.
+Shape image(const Request& r, Shape shape) {
+  const auto channels = shape.begin() + (shape.size() < r.weight.shape.size() ? 0 : 1);
+  if (r.channels_last && channels < shape.end()) std::rotate(channels, channels + 1, shape.end());
+  return shape;
+}
+
+// "input.shape=..., weight.shape=..., stride=...": the context of every message about a derived size.
+std::string geometry(const Request& r) {
+  std::ostringstream text;
+  text << "input.shape=" << Tuple{image(r, r.input.shape)} << ", weight.shape=" << Tuple{r.weight.shape}
+       << ", stride=" << PerDimension{r.stride} << ", padding=";
+  if (r.padding_mode == PaddingMode::explicit_)
+    text << PerDimension{r.padding};
+  else
+    text << (r.padding_mode == PaddingMode::same ? "'same'" : "'valid'");
+  text << ", dilation=" << PerDimension{r.dilation};
+  if (r.transposed) text << ", transposed=True, output_padding=" << PerDimension{r.output_padding};
+  text << ", groups=" << r.groups;
+  return text.str();
+}
+
+// An integer that remembers that it, or one it was made of, did not fit in 64 bits.
+struct Sum {
+  Index value;
+  bool overflow = false;
+  Sum(Index v) : value(v) {}  // NOLINT(google-explicit-constructor): plain sizes take part in the arithmetic
+};
+Sum operator+(Sum a, Sum b) {
+  a.overflow |= b.overflow || __builtin_add_overflow(a.value, b.value, &a.value);
+  return a;
+}
+Sum operator-(Sum a, Sum b) {
+  a.overflow |= b.overflow || __builtin_sub_overflow(a.value, b.value, &a.value);
+  return a;
+}
+Sum operator*(Sum a, Sum b) {
+  a.overflow |= b.overflow || __builtin_mul_overflow(a.value, b.value, &a.value);
+  return a;
+}
+
+// The bytes of a tensor must fit in 64 bits; so must, where it is empty, the product of its other axes.
+void check_bytes(const Request& r, const char* name, const Shape& shape, DType dtype) {
+  Sum bytes = static_cast<Index>(size_of(dtype));
+  for (const Index size : shape) bytes = bytes * std::max<Index>(size, 1);
+  if (bytes.overflow)
+    fail(r, name, " must take less than 2**63 bytes, got more of ", name_of(dtype), " (", geometry(r), ")");
+}
+
+// What a C++ caller can get wrong in a tensor and a NumPy array cannot.
+void check_tensor(const Request& r, const char* name, const Tensor& tensor) {
+  if (!tensor.strides.empty() && tensor.strides.size() != tensor.shape.size())
+    fail(r, name, ".strides must be empty or have one entry for each axis, got ", Tuple{tensor.strides}, " (", name,
+         ".shape=", Tuple{tensor.shape}, ")");
+  for (const Index size : tensor.shape)
+    if (size < 0) fail(r, name, ".shape must not be negative, got ", Tuple{tensor.shape});
+  check_bytes(r, name, tensor.shape, tensor.dtype);
+}
+
+// One value for each canonical dimension; `least` is also what the leading dimensions get that the user does not have.
+Dims per_dimension(const Request& r, const char* name, const Shape& values, std::size_t dims, Index least) {
+  static constexpr const char* kLengths[] = {"1", "1 or 2", "1 or 3"};
+  if (values.size() != 1 && values.size() != dims)
+    fail(r, name, " must be an int or have length ", kLengths[dims - 1], ", got length ", values.size(), " (", name,
+         "=", Tuple{values}, ")");
+  Dims result{least, least, least};
+  for (std::size_t i = 0; i < dims; ++i) {
+    const Index value = values[values.size() == 1 ? 0 : i];
+    if (value < least)
+      fail(r, name, " must be at least ", least, ", got ", value, " (", name, "=", PerDimension{values}, ")");
+    result[3 - dims + i] = value;
+  }
+  return result;
+}
+
+// fp16 and bf16 meet in float32; else the wider of the two.
+DType promote(DType a, DType b) { return a == b ? a : std::min({a, b, DType::float32}); }
+
+}  // namespace
+
+std::string to_string(const Problem& problem) {
+  std::string text;
+  for_each_field(problem, [&](const char* tag, const Index* values, int count) {
+    for (int i = 0; i < count; ++i) text += (i == 0 ? tag : "x") + std::to_string(values[i]);
+  });
+  return text;
+}
+
+Problem parse_problem(const std::string& text) {
+  Problem problem;
+  std::string_view rest = text;
+  bool valid = true;
+  for_each_field(problem, [&](std::string_view tag, Index* values, int count) {
+    for (int i = 0; i < count && valid; ++i, tag = "x") {
+      valid = rest.starts_with(tag);
+      if (!valid) return;
+      rest.remove_prefix(tag.size());
+      const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), values[i]);
+      valid = error == std::errc{} && values[i] >= 0;
+      rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    }
+  });
+  if (!valid || to_string(problem) != text)
+    throw Error(ErrorKind::value, "parse_problem: text must be like " + to_string(Problem{}) + ", got " + text);
+  return problem;
+}
+
+Checked check(const Request& r) {
+  const Shape& input = r.input.shape;
+  const Shape& weight = r.weight.shape;
+  const std::size_t rank = weight.size();
+  if (rank < 3 || rank > 5)
+    fail(r, "weight must have rank 3, 4 or 5, got rank ", rank, " (weight.shape=", Tuple{weight}, ")");
+  if (input.size() != rank && input.size() != rank - 1)
+    fail(r, "input must have rank ", rank, " as weight has, or ", rank - 1, " without the batch axis, got rank ",
+         input.size(), " (input.shape=", Tuple{image(r, input)}, ", weight.shape=", Tuple{weight}, ")");
+  check_tensor(r, "input", r.input);
+  check_tensor(r, "weight", r.weight);
+
+  const std::size_t dims = rank - 2;
+  const bool unbatched = input.size() < rank;
+  const Index in_channels = input[unbatched ? 0 : 1];
+
+  if (r.groups < 1) fail(r, "groups must be at least 1, got ", r.groups);
+  if (in_channels % r.groups != 0)
+    fail(r, "input channels must be divisible by groups = ", r.groups, ", got ", in_channels,
+         " (input.shape=", Tuple{image(r, input)}, ")");
+  const std::size_t in_axis = r.transposed ? 0 : 1, out_axis = 1 - in_axis;
+  if (const Index expected = r.transposed ? in_channels : in_channels / r.groups; weight[in_axis] != expected)
+    fail(r, "weight.shape[", in_axis, "] must be input channels", r.transposed ? "" : " / groups", " = ", expected,
+         ", got ", weight[in_axis], " (input.shape=", Tuple{image(r, input)}, ", groups=", r.groups, ")");
+  if (weight[out_axis] < 1)
+    fail(r, "weight.shape[", out_axis, "] must be at least 1, got 0 (weight.shape=", Tuple{weight}, ")");
+  if (!r.transposed && weight[0] % r.groups != 0)
+    fail(r, "weight.shape[0] must be divisible by groups = ", r.groups, ", got ", weight[0],
+         " (weight.shape=", Tuple{weight}, ")");
+  const Sum out_channels = r.transposed ? Sum(weight[1]) * r.groups : weight[0];
+  if (out_channels.overflow)
+    fail(r, "output channels must fit in 64 bits, got ", weight[1], " * ", r.groups, " (", geometry(r), ")");
+
+  Checked result;
+  result.spatial_dims = static_cast<int>(dims);
+  result.transposed = r.transposed;
+  result.unbatched = unbatched;
+  Problem& p = result.problem;
+  p.n = unbatched ? 1 : input[0];
+  p.groups = r.groups;
+  p.ci = (r.transposed ? out_channels.value : in_channels) / r.groups;
+  p.co = (r.transposed ? in_channels : out_channels.value) / r.groups;
+  p.stride = per_dimension(r, "stride", r.stride, dims, 1);
+  p.dilation = per_dimension(r, "dilation", r.dilation, dims, 1);
+  const Dims output_padding = per_dimension(r, "output_padding", r.output_padding, dims, 0);
+
+  const Shape& padding = r.padding;
+  const bool pairs = padding.size() == 2 * dims;
+  if (r.padding_mode == PaddingMode::same && r.transposed)
+    fail(r, "padding must be explicit or 'valid' where transposed is True, got 'same'");
+  if (r.padding_mode == PaddingMode::explicit_) {
+    static constexpr const char* kLengths[] = {"1 or 2", "1, 2 or 4", "1, 3 or 6"};
+    if (padding.size() != 1 && padding.size() != dims && !pairs)
+      fail(r, "padding must be an int or have length ", kLengths[dims - 1], ", got length ", padding.size(),
+           " (padding=", Tuple{padding}, ")");
+    for (const Index value : padding)
+      if (value < 0) fail(r, "padding must be at least 0, got ", value, " (padding=", PerDimension{padding}, ")");
+  }
+
+  result.output_shape = input;
+  result.output_shape[unbatched ? 0 : 1] = out_channels.value;
+  for (std::size_t i = 0, c = 3 - dims; i < dims; ++i, ++c) {
+    const std::size_t axis = i + (unbatched ? 1 : 2);
+    const Index size = input[axis], kernel = weight[i + 2], stride = p.stride[c], extra = output_padding[c];
+    if (kernel < 1) fail(r, "kernel sizes must be at least 1, got 0 (weight.shape=", Tuple{weight}, ")");
+    if (size < 1)
+      fail(r, "spatial sizes of input must be at least 1, got 0 (input.shape=", Tuple{image(r, input)}, ")");
+    if (!r.transposed && extra != 0)
+      fail(r, "output_padding must be 0 unless transposed, got ", extra,
+           " (output_padding=", PerDimension{r.output_padding}, ")");
+    if (r.transposed && extra >= std::max(stride, p.dilation[c]))
+      fail(r, "output_padding must be less than max(stride, dilation) = ", std::max(stride, p.dilation[c]), ", got ",
+           extra, " (output_padding=", PerDimension{r.output_padding}, ", stride=", PerDimension{r.stride},
+           ", dilation=", PerDimension{r.dilation}, ")");
+
+    const Sum reach = Sum(p.dilation[c]) * (kernel - 1) + 1;  // of the dilated kernel
+    Index before = 0, after = 0;
+    if (r.padding_mode == PaddingMode::explicit_) {
+      before = padding[padding.size() == 1 ? 0 : pairs ? 2 * i : i];
+      after = pairs ? padding[2 * i + 1] : before;
+    } else if (r.padding_mode == PaddingMode::same) {
+      const Index last = (size - 1) / stride * stride;  // where the last of ceil(size / stride) windows begins
+      const Index total = std::max<Index>((reach + last - size).value, 0);
+      before = total / 2;
+      after = total - before;
+    }
+    const Sum image_size = r.transposed ? Sum(size - 1) * stride + reach + extra : Sum(size) + before + after;
+    if (image_size.overflow || reach.overflow)
+      fail(r, "padded sizes must fit in 64 bits, got an overflow (", geometry(r), ")");
+
+    Index out = 0;
+    if (r.transposed) {
+      const Sum cropped = image_size - before - after;  // overflows only downwards
+      out = cropped.overflow ? std::numeric_limits<Index>::min() : cropped.value;
+      if (out < 1) fail(r, "output sizes must be at least 1, got ", out, " (", geometry(r), ")");
+    } else {
+      if (reach.value > image_size.value)
+        fail(r, "the dilated kernel must fit the padded input = ", image_size.value, ", got ", reach.value, " (",
+             geometry(r), ")");
+      out = (image_size.value - reach.value) / stride + 1;
+    }
+    result.output_shape[axis] = out;
+    p.x[c] = r.transposed ? out : size;
+    p.y[c] = r.transposed ? size : out;
+    p.w[c] = kernel;
+    p.pad_before[c] = before;
+  }
+
+  const Shape per_channel{out_channels.value};
+  if (!r.grad_output) {
+    if (r.bias && r.bias->shape != per_channel)
+      fail(r, "bias.shape must be (C_out,) = ", Tuple{per_channel}, ", got ", Tuple{r.bias->shape}, " (", geometry(r),
+           ")");
+    if (r.bias) check_tensor(r, "bias", *r.bias);
+    result.results[0] = {result.output_shape, promote(r.input.dtype, r.weight.dtype)};
+    check_bytes(r, "output", result.output_shape, result.results[0].dtype);
+    return result;
+  }
+
+  const Tensor& grad_output = *r.grad_output;
+  if (grad_output.shape != result.output_shape) {
+    Shape no_channels = result.output_shape;  // what PyTorch's forward makes of an input without channels
+    if (in_channels == 0) no_channels[unbatched ? 0 : 1] = 0;
+    if (grad_output.shape != no_channels)
+      fail(r, "grad_output.shape must be the output shape = ", Tuple{image(r, result.output_shape)}, ", got ",
+           Tuple{image(r, grad_output.shape)}, " (", geometry(r), ")");
+  }
+  check_tensor(r, "grad_output", grad_output);
+  if (r.output_mask[2] && r.bias_sizes && *r.bias_sizes != per_channel)
+    fail(r, "bias_sizes must be None or (C_out,) = ", Tuple{per_channel}, ", got ", Tuple{*r.bias_sizes}, " (",
+         geometry(r), ")");
+  result.results[0] = {input, promote(r.input.dtype, grad_output.dtype)};
+  result.results[1] = {weight, promote(r.weight.dtype, grad_output.dtype)};
+  result.results[2] = {per_channel, grad_output.dtype};
+  check_bytes(r, "grad_input", input, result.results[0].dtype);
+  check_bytes(r, "grad_weight", weight, result.results[1].dtype);
+  check_bytes(r, "grad_bias", per_channel, grad_output.dtype);
+  return result;
+}
+
+}  // namespace convbwd

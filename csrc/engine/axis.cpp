@@ -1,0 +1,71 @@
+#include "engine/axis.h"
+
+#include <algorithm>
+
+namespace convbwd {
+namespace {
+
+// Cuts [0, count) wherever an offset enters or leaves the source.
+void find_runs(const AxisMap& map, Phase& phase) {
+  std::vector<Index> cuts{0, phase.count};
+  for (const Index o : phase.offset) {
+    cuts.push_back(std::clamp<Index>(ceil_div(-o, map.src_step), 0, phase.count));
+    cuts.push_back(std::clamp<Index>(ceil_div(map.src - o, map.src_step), 0, phase.count));
+  }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    Phase::Run run{cuts[i], cuts[i + 1], {}};
+    for (std::size_t t = 0; t < phase.offset.size(); ++t) {
+      const Index at = run.begin * map.src_step + phase.offset[t];
+      if (at >= 0 && at < map.src) run.inside.push_back(static_cast<int>(t));
+    }
+    if (!phase.runs.empty() && phase.runs.back().inside == run.inside) phase.runs.back().end = run.end;
+    else phase.runs.push_back(std::move(run));
+  }
+}
+
+}  // namespace
+
+AxisMap map_forward(const AxisSizes& a) {
+  AxisMap map{a.y, a.x, 1, a.stride, {}};
+  Phase phase{a.y, {}, {{0, {}}}, {}};
+  for (Index t = 0; t < a.kernel; ++t) {
+    phase.offset.push_back(t * a.dilation - a.pad);
+    phase.members[0].tap.push_back(t);
+  }
+  find_runs(map, phase);
+  map.phases.push_back(std::move(phase));
+  return map;
+}
+
+AxisMap map_transposed(const AxisSizes& a) {
+  // A single window has no stride: with one longer than the kernel every position is a phase of its own with at most
+  // one tap, and all of them are members of one or two sets (kernels as large as the image).
+  const Index stride = a.y == 1 ? a.x + a.pad + a.kernel * a.dilation : a.stride;
+  AxisMap map{a.x, a.y, stride, 1, {}};
+  for (Index first = 0; first < std::min(stride, a.x); ++first) {
+    Phase phase{ceil_div(a.x - first, stride), {}, {{first, {}}}, {}};
+    for (Index t = 0; t < a.kernel; ++t) {
+      const Index at = first + a.pad - t * a.dilation, o = floor_div(at, stride);
+      if (at != o * stride || o + phase.count <= 0 || o >= a.y) continue;
+      phase.offset.push_back(o);
+      phase.members[0].tap.push_back(t);
+    }
+    const auto twin = std::find_if(map.phases.begin(), map.phases.end(), [&](const Phase& p) {
+      return p.count == phase.count && p.offset == phase.offset;
+    });
+    if (twin != map.phases.end()) twin->members.push_back(std::move(phase.members[0]));
+    else map.phases.push_back(std::move(phase));
+  }
+  for (Phase& phase : map.phases) find_runs(map, phase);
+  return map;
+}
+
+Range valid_outputs(const AxisSizes& a, Index tap) {
+  const Index shift = tap * a.dilation - a.pad;
+  const Index begin = std::clamp<Index>(ceil_div(-shift, a.stride), 0, a.y);
+  return {begin, std::clamp<Index>(ceil_div(a.x - shift, a.stride), begin, a.y)};
+}
+
+}  // namespace convbwd

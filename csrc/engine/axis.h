@@ -1,0 +1,55 @@
+// Layer engine: what one spatial axis of a convolution looks like from its destination. Integers only.
+#pragma once
+
+#include <vector>
+
+#include "base/view.h"
+
+namespace convbwd {
+
+/// The destination positions first + q*dst_step, q < count, that read the source positions q*src_step + offset[t].
+/// Members are such sets that share all of that and differ in where they are and which kernel taps they use (patches:
+/// every phase of the stride is a member of one set); they become columns of one multiplication.
+struct Phase {
+  struct Member {
+    Index first;
+    std::vector<Index> tap;  // kernel index for each offset
+  };
+  /// A range of q on which the same offsets lie inside the source.
+  struct Run {
+    Index begin, end;
+    std::vector<int> inside;  // indices into offset
+  };
+  Index count = 0;
+  std::vector<Index> offset;
+  std::vector<Member> members;
+  std::vector<Run> runs;
+};
+
+/// A convolution along one axis, destination by destination:
+/// unknown y: dst o reads src o*stride + t*dilation - pad (one phase); unknown x: dst i reads every src o with
+/// i + pad - t*dilation = o*stride (a phase for each remainder of i, none of them ever inserts or scatters zeros).
+struct AxisMap {
+  Index dst = 1, src = 1, dst_step = 1, src_step = 1;
+  std::vector<Phase> phases;
+};
+
+struct AxisSizes {
+  Index x, y, kernel, stride, dilation, pad;
+};
+
+AxisMap map_forward(const AxisSizes& a);
+AxisMap map_transposed(const AxisSizes& a);
+
+/// Output positions [begin, end) whose tap t lies inside x.
+struct Range {
+  Index begin, end;
+  bool operator==(const Range&) const = default;
+};
+Range valid_outputs(const AxisSizes& a, Index tap);
+
+inline Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+inline Index ceil_div(Index a, Index b) { return -floor_div(-a, b); }
+inline Index round_up(Index a, Index b) { return ceil_div(a, b) * b; }
+
+}  // namespace convbwd

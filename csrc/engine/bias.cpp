@@ -1,0 +1,68 @@
+// The bias gradient: one sum for each channel, in an order that depends on the shape alone. Blocks of whole rows are
+// summed in the compute type by sixteen interleaved sums, blocks are added in double.
+#include "engine/pass.h"
+#include "format/copy.h"
+#include "kernels/list.h"
+
+namespace convbwd {
+namespace {
+
+constexpr Index kBlock = 512;  // elements of a block: short sums stay accurate
+
+template <class T>
+class BiasGradient final : public Pass {
+ public:
+  BiasGradient(const View& y, int threads) : size_(y.size), kernels_(kernel_set<T>(active_isa())) {
+    width_ = std::min(kBlock, size_[4]);
+    rows_ = std::max<Index>(1, kBlock / size_[4]);
+    rows_ = std::min(rows_, size_[3]);
+    in_place_ = y.dtype == compute_dtype<T> && y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
+    group_ = !in_place_ && y.stride[1] == 1 ? std::min<Index>(16, size_[1]) : 1;  // channels that one copy takes
+    tasks_ = ceil_div(size_[1], group_);
+    slots_ = static_cast<int>(std::max<Index>(1, std::min<Index>(threads, size_[0] * size_[2] * size_[3] * size_[4] * size_[1] >> 16)));
+    slot_bytes_ = in_place_ ? 0 : round_up(group_ * rows_ * width_ * static_cast<Index>(sizeof(T)), 64);
+  }
+
+  std::size_t workspace_bytes() const override { return static_cast<std::size_t>(slots_ * slot_bytes_); }
+  std::string explain() const override { return "bias: sums of dy " + std::string(in_place_ ? "in place" : "by tile copies"); }
+
+  void run(const Operands& o, std::byte* workspace) const override {
+    parallel_for(tasks_, slots_, [&](Index i, int slot) {
+      const Index c0 = i * group_, channels = std::min(group_, size_[1] - c0);
+      T* copy = reinterpret_cast<T*>(workspace + slot * slot_bytes_);
+      double total[16] = {};
+      for (Index n = 0; n < size_[0]; ++n)
+        for (Index d = 0; d < size_[2]; ++d)
+          for (Index h = 0; h < size_[3]; h += rows_)
+            for (Index w = 0; w < size_[4]; w += width_) {
+              const Index rows = std::min(rows_, size_[3] - h), width = std::min(width_, size_[4] - w);
+              const Index5 at{n, c0, d, h, w};
+              if (in_place_) {
+                total[0] += kernels_.sum(static_cast<const T*>(o.y.data) + o.y.offset(at), rows * width);
+                continue;
+              }
+              copy_in(kernels_, copy, {0, rows * width, 0, width, 1}, o.y.at(at, {1, channels, 1, rows, width}));
+              for (Index c = 0; c < channels; ++c) total[c] += kernels_.sum(copy + c * rows * width, rows * width);
+            }
+      for (Index c = 0; c < channels; ++c)
+        kernel_set<double>(Isa::generic)
+            .store[static_cast<int>(o.bias.dtype)](advance(o.bias.data, o.bias.dtype, (c0 + c) * o.bias.stride[1]), &total[c], 1);
+    });
+  }
+
+ private:
+  Index5 size_;
+  const KernelSet<T>& kernels_;
+  Index width_, rows_, group_, tasks_, slot_bytes_;
+  int slots_;
+  bool in_place_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> make_bias_gradient(const View& y, int threads) {
+  if (y.dtype == DType::float64) return std::make_unique<BiasGradient<double>>(y, threads);
+  return std::make_unique<BiasGradient<float>>(y, threads);
+}
+
+}  // namespace convbwd

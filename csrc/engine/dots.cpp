@@ -1,0 +1,321 @@
+// Unknown w with few output channels in a group, depthwise above all: dot products along the pixels of zero-bordered
+// flat copies of both images. With a single output channel the rows of a tile are one image shifted by a tap each, so
+// that every vector is loaded once for several taps. A zero of the border may meet what is not finite in the other
+// image: a box whose sums are not finite is summed again, product by product.
+#include <cmath>
+#include <sstream>
+
+#include "engine/pass.h"
+#include "engine/planes.h"
+
+namespace convbwd {
+namespace {
+
+constexpr Index kBoxBytes = 128 << 10;  // both copies of a box: at home in L2
+constexpr Index kMinTasks = 8;
+
+template <class T>
+class Dots final : public Pass {
+ public:
+  Dots(const PassSpec& spec, const KernelSet<T>& kernels);
+  bool plan();
+  std::size_t workspace_bytes() const override {
+    return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
+  }
+  std::string explain() const override;
+  void run(const Operands& operands, std::byte* workspace) const override;
+
+ private:
+  // One call of the kernel for every input channel: rows i < m of the tile are tap `first + i*stride`, or output
+  // channels where the tile is not shifted; columns j < nt are the taps in `taps`.
+  struct Call {
+    Index m, lda;
+    std::vector<Index> taps;
+    std::vector<std::ptrdiff_t> offset;
+    Index row_tap;      // what row i adds to the tap index
+    Index last;         // one past the largest tap index that exists along the shifted axis, counted like row_tap
+  };
+  struct Slot {
+    T *x, *y, *part, *sums;
+  };
+  struct Box {
+    Index3 q0, q1;
+  };
+
+  Slot carve(Carver& carver) const;
+  void measure();
+  void list_calls();
+  Box box(Index i) const;
+  void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
+  void sum_carefully(const Box& b, const T* x, const T* y, T* part) const;
+  void store(const Operands& o, Index g, Index c0, const T* sums) const;
+  Index sums() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
+
+  PassSpec spec_;
+  const KernelSet<T>& kernels_;
+  std::array<AxisMap, 3> maps_;
+  Planes x_, y_;
+  Index3 box_q_;
+  std::vector<Call> calls_;
+  Index lead_ = 0;  // zeros before the first and behind the last pixel of y, for shifted rows
+  Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, slabs_ = 1;
+  Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
+};
+
+template <class T>
+Dots<T>::Dots(const PassSpec& spec, const KernelSet<T>& kernels)
+    : spec_(spec), kernels_(kernels), box_q_(spec.problem.y), channels_(spec.problem.ci) {
+  for (int a = 0; a < 3; ++a) maps_[static_cast<std::size_t>(a)] = map_forward(axis_sizes(spec_.problem, a));
+}
+
+// The tiles of one input channel, and the shift of their rows.
+template <class T>
+void Dots<T>::list_calls() {
+  const Problem& p = spec_.problem;
+  const Index3 k = p.w;
+  calls_.clear();
+  lead_ = 0;
+  const auto tap = [&](Index d, Index h, Index w) { return (d * k[1] + h) * k[2] + w; };
+  const auto offset = [&](Index d, Index h, Index w) {
+    return static_cast<std::ptrdiff_t>(x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
+                                                  w * p.dilation[2] - p.pad_before[2]}));
+  };
+  const auto add = [&](Index m, Index lda, Index row_tap, Index last, std::vector<Index> taps,
+                       std::vector<std::ptrdiff_t> offsets) {
+    lead_ = std::max(lead_, (m - 1) * -lda);
+    calls_.push_back({m, lda, std::move(taps), std::move(offsets), row_tap, last});
+  };
+  const bool single = p.co == 1;
+  const Index mr = kernels_.dots_mr, nt = kernels_.dots_nt;
+  if (single && k[1] > 1 && p.stride[1] == 1) {  // rows are taps along h
+    const Index hs = ceil_div(k[1], ceil_div(k[1], mr)), ws = ceil_div(k[2], ceil_div(k[2], nt));
+    for (Index d = 0; d < k[0]; ++d)
+      for (Index h = 0; h < k[1]; h += hs)
+        for (Index w0 = 0; w0 < k[2]; w0 += ws) {
+          std::vector<Index> taps;
+          std::vector<std::ptrdiff_t> offsets;
+          for (Index w = w0; w < std::min(w0 + ws, k[2]); ++w) taps.push_back(tap(d, h, w)), offsets.push_back(offset(d, h, w));
+          add(std::min(hs, k[1] - h), -p.dilation[1] * x_.row(), k[2], 0, taps, offsets);
+        }
+  } else if (single && k[2] > 2 && p.stride[2] == 1) {  // rows are blocks of taps along w
+    const Index m = std::min(mr, std::max<Index>(1, ceil_div(k[2], nt)));
+    const Index ws = std::min(nt, ceil_div(k[2], m));
+    for (Index d = 0; d < k[0]; ++d)
+      for (Index h = 0; h < k[1]; ++h)
+        for (Index w0 = 0; w0 < k[2]; w0 += m * ws) {
+          std::vector<Index> taps;
+          std::vector<std::ptrdiff_t> offsets;
+          for (Index w = w0; w < std::min(w0 + ws, k[2]); ++w) taps.push_back(tap(d, h, w)), offsets.push_back(offset(d, h, w));
+          const Index rows = std::min(m, ceil_div(k[2] - w0, ws));
+          add(rows, -ws * p.dilation[2], ws, tap(d, h, k[2]), taps, offsets);
+        }
+  } else {  // rows are output channels
+    for (Index t0 = 0; t0 < p.taps(); t0 += nt) {
+      std::vector<Index> taps;
+      std::vector<std::ptrdiff_t> offsets;
+      for (Index t = t0; t < std::min(t0 + nt, p.taps()); ++t) {
+        taps.push_back(t);
+        offsets.push_back(offset(t / (k[1] * k[2]), t / k[2] % k[1], t % k[2]));
+      }
+      add(0, 0, 0, 0, taps, offsets);
+    }
+  }
+}
+
+template <class T>
+typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
+  Slot s{};
+  s.x = carver.take<T>(channels_ * x_.channel() + x_.slack() + lead_);
+  s.y = carver.take<T>(lead_ + spec_.problem.co * y_.channel() + y_.slack() + lead_);
+  s.part = carver.take<T>(spec_.problem.co * spec_.problem.taps());
+  if (slabs_ == 1) s.sums = carver.take<T>(sums());
+  return s;
+}
+
+template <class T>
+void Dots<T>::measure() {
+  x_ = Planes(maps_, box_q_);
+  y_ = Planes(x_, spec_.problem.y);
+  list_calls();
+  Carver carver;
+  carve(carver);
+  slot_bytes_ = static_cast<Index>(carver.used());
+  boxes_ = 1;
+  for (std::size_t a = 0; a < 3; ++a) boxes_ *= ceil_div(spec_.problem.y[a], box_q_[a]);
+}
+
+template <class T>
+bool Dots<T>::plan() {
+  const Problem& p = spec_.problem;
+  const Index budget = static_cast<Index>(spec_.budget), limit = std::min(budget, kBoxBytes);
+  for (measure(); slot_bytes_ > limit; measure()) {
+    if (channels_ > 1 && channels_ * x_.channel() > p.co * y_.channel()) channels_ = ceil_div(channels_, 2);
+    else if (box_q_[0] > 1) box_q_[0] = ceil_div(box_q_[0], 2);
+    else if (box_q_[1] > 8) box_q_[1] = ceil_div(box_q_[1], 2);
+    else if (box_q_[2] > 512) box_q_[2] = ceil_div(box_q_[2], 2);
+    else if (slot_bytes_ <= budget) break;
+    else if (channels_ > 1) channels_ = ceil_div(channels_, 2);
+    else if (box_q_[1] > 1) box_q_[1] = ceil_div(box_q_[1], 2);
+    else if (box_q_[2] > kernels_.lanes) box_q_[2] = ceil_div(box_q_[2], 2);
+    else return false;
+  }
+  channel_blocks_ = ceil_div(p.ci, channels_);
+  const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
+  const Index sum_bytes = round_up(sums() * static_cast<Index>(sizeof(T)), 64);
+  if (results < kMinTasks)
+    slabs_ = std::clamp<Index>(std::min(ceil_div(kMinTasks, results), budget / 2 / (results * sum_bytes)), 1, units);
+  measure();
+  tasks_ = results * slabs_;
+  shared_bytes_ = slabs_ > 1 ? tasks_ * sum_bytes : 0;
+  const Index room = std::max<Index>(1, (budget - shared_bytes_) / slot_bytes_);
+  slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, room}));
+  return slot_bytes_ + shared_bytes_ <= budget;
+}
+
+template <class T>
+typename Dots<T>::Box Dots<T>::box(Index i) const {
+  Box b;
+  for (std::size_t a = 3; a-- > 0;) {
+    const Index size = spec_.problem.y[a], parts = ceil_div(size, box_q_[a]);
+    b.q0[a] = i % parts * box_q_[a];
+    b.q1[a] = std::min(b.q0[a] + box_q_[a], size);
+    i /= parts;
+  }
+  return b;
+}
+
+// Adds the products of one box and image to sums[output channel][input channel][tap].
+template <class T>
+void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s) const {
+  const Problem& p = spec_.problem;
+  const Index taps = p.taps();
+  T* y = s.y + lead_;
+  std::fill(s.y, y, T{});
+  y_.copy(kernels_, o.y, n, g * p.co, p.co, b.q0, b.q1, y);
+  std::fill(y + p.co * y_.channel() + y_.slack(), y + p.co * y_.channel() + y_.slack() + lead_, T{});
+  x_.copy(kernels_, o.x, n, g * p.ci + c0, channels, b.q0, x_.size(), s.x);
+  std::fill(s.x + channels * x_.channel() + x_.slack(), s.x + channels * x_.channel() + x_.slack() + lead_, T{});
+  const Index length = (b.q1[0] - b.q0[0] - 1) * x_.plane() + (b.q1[1] - b.q0[1] - 1) * x_.row() + b.q1[2] - b.q0[2];
+  T tile[64];
+  for (Index c = 0; c < channels; ++c) {
+    const T* x = s.x + c * x_.channel();
+    for (const Call& call : calls_) {
+      const int nt = static_cast<int>(call.taps.size());
+      if (call.m > 0) {
+        std::fill(tile, tile + call.m * nt, T{});
+        kernels_.dots(static_cast<int>(call.m), nt, length + (call.m - 1) * -call.lda, y, call.lda, x, call.offset.data(),
+                      tile, nt);
+        for (Index i = 0; i < call.m; ++i)
+          for (Index j = 0; j < nt; ++j) {
+            const Index t = call.taps[static_cast<std::size_t>(j)] + i * call.row_tap;
+            if (call.last == 0 || t < call.last) s.part[t] = tile[i * nt + j];
+          }
+        continue;
+      }
+      for (Index m0 = 0; m0 < p.co; m0 += kernels_.dots_mr) {
+        const int m = static_cast<int>(std::min<Index>(kernels_.dots_mr, p.co - m0));
+        T* part = s.part + m0 * taps + call.taps[0];
+        for (int i = 0; i < m; ++i) std::fill(part + i * taps, part + i * taps + nt, T{});
+        kernels_.dots(m, nt, length, y + m0 * y_.channel(), y_.channel(), x, call.offset.data(), part, taps);
+      }
+    }
+    T zero{};
+    for (Index i = 0; i < p.co * taps; ++i) zero += s.part[i] * T{};
+    if (zero != T{}) {
+      sum_carefully(b, x, y, s.part);
+    }
+    for (Index m = 0; m < p.co; ++m)
+      for (Index t = 0; t < taps; ++t) s.sums[(m * channels_ + c) * taps + t] += s.part[m * taps + t];
+  }
+}
+
+// part[output channel][tap] of one input channel, from products of pairs that exist.
+template <class T>
+void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, T* part) const {
+  const Problem& p = spec_.problem;
+  Index t = 0;
+  for (Index d = 0; d < p.w[0]; ++d)
+    for (Index h = 0; h < p.w[1]; ++h)
+      for (Index w = 0; w < p.w[2]; ++w, ++t) {
+        const Index3 tap{d, h, w};
+        Index3 offset, from, to;
+        for (std::size_t a = 0; a < 3; ++a) {
+          offset[a] = tap[a] * p.dilation[a] - p.pad_before[a];
+          const Range valid = valid_outputs(axis_sizes(p, static_cast<int>(a)), tap[a]);
+          from[a] = std::max(valid.begin, b.q0[a]) - b.q0[a];
+          to[a] = std::min(valid.end, b.q1[a]) - b.q0[a];
+        }
+        for (Index m = 0; m < p.co; ++m) {
+          T sum{};
+          for (Index i = from[0]; i < to[0]; ++i)
+            for (Index j = from[1]; j < to[1]; ++j)
+              for (Index k = from[2]; k < to[2]; ++k) {
+                const Index at = i * x_.plane() + j * x_.row() + k;
+                sum += y[m * y_.channel() + at] * x[x_.offset(offset) + at];
+              }
+          part[m * p.taps() + t] = sum;
+        }
+      }
+}
+
+template <class T>
+void Dots<T>::store(const Operands& o, Index g, Index c0, const T* sums) const {
+  const Problem& p = spec_.problem;
+  const Index channels = std::min(channels_, p.ci - c0);
+  for (Index m = 0; m < p.co; ++m)
+    for (Index c = 0; c < channels; ++c) {
+      const T* row = sums + (m * channels_ + c) * p.taps();
+      for (Index d = 0; d < p.w[0]; ++d)
+        for (Index h = 0; h < p.w[1]; ++h, row += p.w[2])
+          store_row(kernels_, advance(o.w.data, o.w.dtype, o.w.offset({g * p.co + m, c0 + c, d, h, 0})), o.w.dtype,
+                    o.w.stride[4], row, p.w[2]);
+    }
+}
+
+template <class T>
+void Dots<T>::run(const Operands& o, std::byte* workspace) const {
+  const Problem& p = spec_.problem;
+  const Index results = tasks_ / slabs_, units = p.n * boxes_;
+  const Index pitch = round_up(sums() * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
+  T* shared = reinterpret_cast<T*>(workspace);
+  parallel_for(tasks_, static_cast<int>(slots_), [&](Index i, int number) {
+    const Index slab = i % slabs_, c0 = i / slabs_ % channel_blocks_ * channels_, g = i / slabs_ / channel_blocks_;
+    const Index channels = std::min(channels_, p.ci - c0);
+    Carver carver(workspace + shared_bytes_ + number * slot_bytes_);
+    Slot s = carve(carver);
+    if (slabs_ > 1) s.sums = shared + i * pitch;
+    std::fill(s.sums, s.sums + sums(), T{});
+    for (Index u = slab * units / slabs_; u < (slab + 1) * units / slabs_; ++u)
+      sum_box(o, u / boxes_, g, c0, channels, box(u % boxes_), s);
+    if (slabs_ == 1) store(o, g, c0, s.sums);
+  });
+  if (slabs_ == 1) return;
+  for (Index r = 0; r < results; ++r) {
+    T* total = shared + r * slabs_ * pitch;
+    for (Index slab = 1; slab < slabs_; ++slab)
+      for (Index e = 0; e < sums(); ++e) total[e] += total[slab * pitch + e];
+    store(o, r / channel_blocks_, r % channel_blocks_ * channels_, total);
+  }
+}
+
+template <class T>
+std::string Dots<T>::explain() const {
+  std::ostringstream s;
+  s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels, "
+    << calls_.size() << " tiles for each of " << channels_ << " input channels a task, " << slabs_ << " slabs; " << tasks_
+    << " tasks, " << workspace_bytes() << " bytes";
+  return s.str();
+}
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels) {
+  auto pass = std::make_unique<Dots<T>>(spec, kernels);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+template std::unique_ptr<Pass> make_dots(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<Pass> make_dots(const PassSpec&, const KernelSet<double>&);
+
+}  // namespace convbwd

@@ -1,0 +1,779 @@
+// Unknown x and unknown y by the gathering kernel: no im2col, no inserted zeros, no scatter.
+//
+// The destination is cut into boxes of pixels. The pixels of a box that read the same taps form tiles of a kernel, so
+// that a tap in padding is left out and never multiplied. Columns are destination channels (times the members of a
+// phase), the reduction runs over taps (segments) and source channels, in chunks whose sums are added in order.
+#include <cstring>
+#include <sstream>
+
+#include "engine/pass.h"
+#include "engine/rows_out.h"
+
+namespace convbwd {
+namespace {
+
+constexpr Index kBoxPixels = 480;       // flat optimum from 240 to 960 pixels and
+constexpr Index kReduction = 768;       // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
+constexpr Index kTileBytes = 256 << 10; // results of a task: stay in L2 beside panels and images
+constexpr Index kLeastPixels = 8;        // one tile of the tallest register kernel
+constexpr Index kMinTasks = 8;
+constexpr int kMaxTileRows = 512;
+
+template <class T>
+class Gather final : public Pass {
+ public:
+  Gather(const PassSpec& spec, const KernelSet<T>& kernels);
+  bool plan();
+
+  std::size_t workspace_bytes() const override {
+    return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
+  }
+  std::string explain() const override;
+  void run(const Operands& operands, std::byte* workspace) const override;
+
+ private:
+  // The pixels of one combination of axis phases, and what all of them read.
+  struct Set {
+    std::array<const Phase*, 3> phase;
+    Index taps, members;
+    Index columns(Index channels) const { return channels * members; }
+  };
+  struct Box {
+    Index n0, n;
+    Index3 q0, q1;
+  };
+  // Pixels [start, start + count) of a box's order, all reading the taps of these runs.
+  struct Rect {
+    Index start, count;
+    std::array<const Phase::Run*, 3> run;
+  };
+  // Where a task finds its chunk of source channels.
+  struct Source {
+    const T* data;
+    Index5 stride;
+    Index shift;  // offset of source position 0
+  };
+  struct Slot {
+    T *tiles, *panels, *copy, *rows, *line, *bias;
+    std::ptrdiff_t *row, *pos;
+    Segment* segments;
+    Rect* rects;
+    Index* rect_counts;
+    Stream<T>* streams;
+  };
+
+  bool configure(Index channels, Index pixels, bool prepack, bool weights_in_place);
+  void set_box(Index pixels);
+  Slot carve(Carver& carver) const;
+  Index set_pixels(const Set& s, const Box& b) const;
+  Box box(Index i) const;
+  Index panel_columns(Index channels) const;  // sum over sets of taps * padded columns
+  const GatherKernel<T>& kernel(Index columns) const { return kernels_.gather[ceil_div(columns, kernels_.lanes) - 1]; }
+  template <class F>
+  void each_block(const Set& s, Index channels, F&& f) const;  // f(first column, columns, kernel)
+
+  void pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, T* panels) const;
+  void pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k, T* panel) const;
+  Index list_pixels(const Set& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos, Rect* rects) const;
+  Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const;
+  void multiply(const Set& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
+                const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles, Segment* segments,
+                bool accumulate) const;
+  void store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
+  void store_runs(const View& d, Index channels, const Set& s, const Box& b, const T* tiles, const std::ptrdiff_t* pos,
+                  const Slot& slot) const;
+  void store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
+                    const std::ptrdiff_t* pos) const;
+  void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
+                    const std::ptrdiff_t* pos, const Slot& slot) const;
+  Index3 extent(const Set& s, const Box& b) const {
+    Index3 e;
+    for (int a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(b.q1[a], s.phase[a]->count) - b.q0[a]);
+    return e;
+  }
+  void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
+  const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
+  const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
+
+  PassSpec spec_;
+  const KernelSet<T>& kernels_;
+  bool to_x_;
+  std::array<AxisMap, 3> maps_;
+  std::vector<Set> sets_;
+  Index cs_, cd_;  // source and destination channels of a group
+  Index weight_n_, weight_k_;  // which axis of w runs along columns, which along the reduction
+  Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 1;
+  Index3 count_{1, 1, 1};  // most pixels of any phase, an axis
+  std::array<Range, 3> reach_{};  // smallest and one past the largest source offset, an axis
+  bool one_member_ = true;        // columns are channels
+  bool copy_ = false;             // image operand through a tile copy
+  bool member_major_ = false;     // columns ordered [member][channel] rather than [channel][member]
+  bool by_runs_ = false;          // columns are dense in the destination: store pixel by pixel
+  bool direct_ = false;           // pixels are dense in the destination: transpose into place
+  bool weights_in_place_ = false, prepack_ = false;
+  Index copy_plane_ = 0, group_panels_ = 0;
+  Index chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1;
+  Index box_n_ = 1;
+  Index3 box_q_{1, 1, 1};
+  std::array<Index, 4> boxes_{1, 1, 1, 1};
+  Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
+};
+
+template <class T>
+Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
+    : spec_(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
+  const Problem& p = spec_.problem;
+  cs_ = to_x_ ? p.co : p.ci;
+  cd_ = to_x_ ? p.ci : p.co;
+  weight_n_ = to_x_ ? 1 : 0;
+  weight_k_ = to_x_ ? 0 : 1;
+  for (int a = 0; a < 3; ++a)
+    maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  std::array<Index, 3> runs{1, 1, 1};
+  for (const Phase& d : maps_[0].phases)
+    for (const Phase& h : maps_[1].phases)
+      for (const Phase& w : maps_[2].phases) {
+        Set s{{&d, &h, &w}, 1, 1};
+        for (const Phase* f : s.phase) {
+          s.taps *= static_cast<Index>(f->offset.size());
+          s.members *= static_cast<Index>(f->members.size());
+        }
+        one_member_ &= s.members == 1;
+        max_taps_ = std::max(max_taps_, s.taps);
+        sets_.push_back(s);
+      }
+  Index phases = 0;
+  for (int a = 0; a < 3; ++a)
+    for (const Phase& f : maps_[a].phases) {
+      count_[a] = std::max(count_[a], f.count);
+      runs[a] = std::max(runs[a], static_cast<Index>(f.runs.size()));
+      if (a == 2) phases += static_cast<Index>(f.members.size());
+    }
+  max_rects_ = runs[0] * runs[1] * runs[2];
+  max_streams_ = phases;
+  copy_ = image(spec_.operands).dtype != compute_dtype<T>;
+  const View& d = destination(spec_.operands);
+  bool taps_everywhere = true, dense_members = d.stride[4] == 1;
+  for (int a = 0; a < 3; ++a) {
+    reach_[a] = {maps_[a].src, 0};
+    for (const Phase& f : maps_[a].phases) {
+      taps_everywhere &= !f.offset.empty();
+      for (const Index o : f.offset) reach_[a] = {std::min(reach_[a].begin, o), std::max(reach_[a].end, o + 1)};
+    }
+  }
+  for (const Phase& f : maps_[2].phases) {
+    dense_members &= f.members.size() >= 8;
+    for (std::size_t m = 1; m < f.members.size(); ++m) dense_members &= f.members[m].first == f.members[m - 1].first + 1;
+  }
+  member_major_ = d.stride[1] == 1;
+  by_runs_ = member_major_ || dense_members;
+  direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.dtype == compute_dtype<T> && d.stride[4] == 1;
+}
+
+template <class T>
+Index Gather<T>::panel_columns(Index channels) const {
+  Index sum = 0;
+  for (const Set& s : sets_) sum += s.taps * round_up(s.columns(channels), kernels_.lanes);
+  return sum;
+}
+
+template <class T>
+typename Gather<T>::Box Gather<T>::box(Index i) const {
+  Box b;
+  Index3 at;
+  for (int a = 2; a >= 0; --a) at[a] = i % boxes_[a + 1], i /= boxes_[a + 1];
+  b.n0 = i * box_n_;
+  b.n = std::min(box_n_, spec_.problem.n - b.n0);
+  for (int a = 0; a < 3; ++a) {
+    b.q0[a] = at[a] * box_q_[a];
+    b.q1[a] = std::min(b.q0[a] + box_q_[a], count_[a]);
+  }
+  return b;
+}
+
+template <class T>
+Index Gather<T>::set_pixels(const Set& s, const Box& b) const {
+  const Index3 e = extent(s, b);
+  return s.taps ? b.n * e[0] * e[1] * e[2] : 0;
+}
+
+template <class T>
+typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
+  Slot s{};
+  const Box largest = box(0);
+  Index tiles = 0, pixels = 0, rects = 0, rows = 0, widest = 0;
+  for (std::size_t i = 0; i < sets_.size(); ++i) {
+    const Set& set = sets_[i];
+    if (i % maps_[2].phases.size() == 0) rows = 0;
+    if (set.taps == 0) continue;
+    const Index n = set_pixels(set, largest);
+    tiles += n * round_up(set.columns(channels_), kernels_.lanes);
+    pixels += n;
+    rects += max_rects_;
+    widest = std::max(widest, rows += set.members);
+  }
+  s.tiles = carver.take<T>(tiles);
+  s.row = carver.take<std::ptrdiff_t>(pixels);
+  s.pos = carver.take<std::ptrdiff_t>(pixels);
+  s.rects = carver.take<Rect>(rects);
+  s.rect_counts = carver.take<Index>(static_cast<Index>(sets_.size()));
+  s.segments = carver.take<Segment>(max_taps_);
+  s.bias = carver.take<T>(channels_);
+  if (!prepack_ && !weights_in_place_) s.panels = carver.take<T>(chunk_ * panel_columns(channels_));
+  if (copy_) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
+  if (!by_runs_) {
+    s.rows = carver.take<T>(direct_ ? 0 : kernels_.lanes * widest * round_up(box_q_[2], kernels_.lanes));
+    s.line = carver.take<T>(direct_ ? 0 : box_q_[2] * maps_[2].dst_step);
+    s.streams = carver.take<Stream<T>>(max_streams_);
+  }
+  return s;
+}
+
+template <class T>
+template <class F>
+void Gather<T>::each_block(const Set& s, Index channels, F&& f) const {
+  const Index columns = s.columns(channels), step = vectors_ * kernels_.lanes;
+  for (Index n0 = 0; n0 < columns; n0 += step) {
+    const Index n = std::min(step, columns - n0);
+    f(n0, n, kernel(n));
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------- packing
+
+// Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
+template <class T>
+void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, T* panels) const {
+  const Problem& p = spec_.problem;
+  Index5 at{};
+  at[0] = g * p.co;
+  at[weight_n_] += c0;
+  at[weight_k_] += k0;
+  const View w = o.w.at(at, o.w.size);
+  const Index taps = p.taps();
+  const bool taps_dense = w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
+  if (!one_member_ || !taps_dense) {
+    for (const Set& s : sets_) {
+      each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+        pack_block(w, s, channels, n0, n, kernel.nr, k, panels + n0 * s.taps * k);
+      });
+      panels += s.taps * round_up(s.columns(channels), kernels_.lanes) * k;
+    }
+    return;
+  }
+  // Every kernel tap belongs to at most one set: transpose [column][tap] or [column][source channel][tap] rows.
+  const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_];
+  const auto transpose = kernels_.transpose[static_cast<int>(w.dtype)];
+  std::vector<T*> table(static_cast<std::size_t>(taps));
+  std::vector<std::ptrdiff_t> row(static_cast<std::size_t>(vectors_ * kernels_.lanes));
+  for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<std::ptrdiff_t>(i);
+  each_block(sets_[0], channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+    const void* src = advance(w.data, w.dtype, n0 * sn);
+    const auto point = [&](Index shift) {
+      T* base = panels + shift;
+      for (const Set& s : sets_) {
+        Index i = 0;
+        for (const Index td : s.phase[0]->members[0].tap)
+          for (const Index th : s.phase[1]->members[0].tap)
+            for (const Index tw : s.phase[2]->members[0].tap)
+              table[static_cast<std::size_t>((td * p.w[1] + th) * p.w[2] + tw)] =
+                  base + n0 * s.taps * k + i++ * k * kernel.nr;
+        base += s.taps * round_up(channels, kernels_.lanes) * k;
+      }
+    };
+    if (sk == taps) {
+      point(0);
+      transpose(table.data(), taps, kernel.nr, src, row.data(), sn, static_cast<int>(n), kernel.nr, k * taps);
+      return;
+    }
+    for (Index c = 0; c < k; ++c) {
+      point(c * kernel.nr);
+      const void* from = advance(src, w.dtype, c * sk);
+      if (taps == 1 && sn == 1) {
+        load_row(kernels_, table[0], from, w.dtype, 1, n);
+        std::fill(table[0] + n, table[0] + kernel.nr, T{});
+      } else {
+        transpose(table.data(), taps, 0, from, row.data(), sn, static_cast<int>(n), kernel.nr, taps);
+      }
+    }
+  });
+}
+
+// One panel, element by element or by dense runs: members of a phase as columns, weights with any strides.
+template <class T>
+void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k, T* panel) const {
+  const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_];
+  std::vector<Index> member(static_cast<std::size_t>(s.members));
+  const auto& [fd, fh, fw] = s.phase;
+  for (std::size_t td = 0; td < fd->offset.size(); ++td)
+    for (std::size_t th = 0; th < fh->offset.size(); ++th)
+      for (std::size_t tw = 0; tw < fw->offset.size(); ++tw) {
+        std::size_t i = 0;
+        for (const auto& d : fd->members)
+          for (const auto& h : fh->members)
+            for (const auto& x : fw->members)
+              member[i++] = d.tap[td] * w.stride[2] + h.tap[th] * w.stride[3] + x.tap[tw] * w.stride[4];
+        bool dense = !member_major_ && sn == s.members * w.stride[4];
+        for (std::size_t m = 1; m < member.size(); ++m) dense &= member[m] == member[m - 1] + w.stride[4];
+        for (Index c = 0; c < k; ++c, panel += nr) {
+          const void* from = advance(w.data, w.dtype, c * sk);
+          std::fill(panel + n, panel + nr, T{});
+          if (dense || (s.members == 1 && sn != 0)) {
+            const Index step = s.members == 1 ? sn : w.stride[4];
+            load_row(kernels_, panel, advance(from, w.dtype, n0 * step + member[0]), w.dtype, step, n);
+            continue;
+          }
+          for (Index j = 0; j < n; ++j) {
+            const Index column = n0 + j;
+            const Index channel = member_major_ ? column % channels : column / s.members;
+            const Index m = member_major_ ? column / channels : column % s.members;
+            load_row(kernels_, panel + j,
+                     advance(from, w.dtype, channel * sn + member[static_cast<std::size_t>(m)]), w.dtype, 1, 1);
+          }
+        }
+      }
+}
+
+// -------------------------------------------------------------------------------------------------------- a task
+
+// Orders the pixels of a box by the taps that they read; returns the number of rectangles. pos[natural order] is a
+// pixel's place among the tiles, row[place] its offset in the image operand.
+template <class T>
+Index Gather<T>::list_pixels(const Set& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos,
+                             Rect* rects) const {
+  const Index3 e = extent(s, b);
+  Index3 step;
+  for (int a = 0; a < 3; ++a) step[a] = maps_[a].src_step * x.stride[a + 2];
+  Index place = 0, rect_count = 0;
+  for (const auto& rd : s.phase[0]->runs)
+    for (const auto& rh : s.phase[1]->runs)
+      for (const auto& rw : s.phase[2]->runs) {
+        Index3 from, to;
+        const std::array<const Phase::Run*, 3> run{&rd, &rh, &rw};
+        for (int a = 0; a < 3; ++a) {
+          from[a] = std::max(run[a]->begin, b.q0[a]);
+          to[a] = std::min(run[a]->end, b.q0[a] + e[a]);
+        }
+        if (from[0] >= to[0] || from[1] >= to[1] || from[2] >= to[2]) continue;
+        const Index start = place;
+        for (Index n = 0; n < b.n; ++n)
+          for (Index d = from[0]; d < to[0]; ++d)
+            for (Index h = from[1]; h < to[1]; ++h) {
+              const Index natural =
+                  ((n * e[0] + d - b.q0[0]) * e[1] + h - b.q0[1]) * e[2] - b.q0[2];
+              const Index at = x.shift + n * x.stride[0] + d * step[0] + h * step[1];
+              for (Index w = from[2]; w < to[2]; ++w, ++place) {
+                row[place] = at + w * step[2];
+                pos[natural + w] = place;
+              }
+            }
+        rects[rect_count++] = {start, place - start, run};
+      }
+  return rect_count;
+}
+
+template <class T>
+typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const {
+  const View& x = image(o);
+  if (!copy_) {
+    const Index5 at{b.n0, g * cs_ + k0, 0, 0, 0};
+    return {static_cast<const T*>(x.data) + x.offset(at), x.stride, 0};
+  }
+  Index5 at{b.n0, g * cs_ + k0, 0, 0, 0}, extent{b.n, k, 0, 0, 0};
+  for (int a = 0; a < 3; ++a) {
+    const Index lo = std::max<Index>(0, b.q0[a] * maps_[a].src_step + reach_[a].begin);
+    const Index hi = std::min(maps_[a].src, (b.q1[a] - 1) * maps_[a].src_step + reach_[a].end);
+    at[a + 2] = std::min(lo, maps_[a].src);
+    extent[a + 2] = std::max<Index>(0, hi - lo);
+  }
+  Source s{copy, {}, 0};
+  if (x.stride[1] == 1) s.stride = {k * extent[2] * extent[3] * extent[4], 1, k * extent[3] * extent[4], k * extent[4], k};
+  else s.stride = {k * copy_plane_, copy_plane_, extent[3] * extent[4], extent[4], 1};
+  for (int a = 2; a < 5; ++a) s.shift -= at[a] * s.stride[a];
+  copy_in(kernels_, copy, s.stride, x.at(at, extent));
+  return s;
+}
+
+template <class T>
+void Gather<T>::multiply(const Set& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
+                         const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles,
+                         Segment* segments, bool accumulate) const {
+  const auto& [fd, fh, fw] = s.phase;
+  const Index nh = static_cast<Index>(fh->offset.size()), nw = static_cast<Index>(fw->offset.size());
+  each_block(s, channels, [&](Index n0, Index, const GatherKernel<T>& kernel) {
+    std::ptrdiff_t crow[kMaxTileRows];
+    for (int i = 0; i < kernel.mr; ++i) crow[i] = static_cast<std::ptrdiff_t>(i) * kernel.nr;
+    const T* panel = weights_in_place_ ? panels + n0 : panels + n0 * s.taps * k;
+    const Index panel_step = weights_in_place_ ? w.stride[weight_k_] : kernel.nr;
+    for (const Rect* r = rects; r != rects + rect_count; ++r) {
+      Index count = 0;
+      for (const int td : r->run[0]->inside)
+        for (const int th : r->run[1]->inside)
+          for (const int tw : r->run[2]->inside) {
+            const auto d = static_cast<std::size_t>(td), h = static_cast<std::size_t>(th), v = static_cast<std::size_t>(tw);
+            const Index at = fd->offset[d] * x.stride[2] + fh->offset[h] * x.stride[3] + fw->offset[v] * x.stride[4];
+            const Index b = weights_in_place_ ? fd->members[0].tap[d] * w.stride[2] + fh->members[0].tap[h] * w.stride[3] +
+                                                    fw->members[0].tap[v] * w.stride[4]
+                                              : ((td * nh + th) * nw + tw) * k * kernel.nr;
+            segments[count++] = {at, b, k};
+          }
+      for (Index m = r->start; m < r->start + r->count; m += kernel.mr)
+        kernel.run(static_cast<int>(std::min<Index>(kernel.mr, r->start + r->count - m)), x.data, row + m, x.stride[1],
+                   segments, count, panel, panel_step, tiles + pixels * n0 + m * kernel.nr, crow, accumulate);
+    }
+  });
+}
+
+template <class T>
+void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte* scratch) const {
+  const Index boxes = boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3];
+  const Box b = box(number % boxes);
+  const Index block = number / boxes % blocks_, g = number / boxes / blocks_;
+  const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
+  Carver carver(scratch);
+  const Slot s = carve(carver);
+  const Index columns = panel_columns(channels);
+  for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
+    const Index k = std::min(chunk_, cs_ - k0);
+    const Source x = source(o, g, b, k0, k, s.copy);
+    const T* panels = s.panels;
+    View w = o.w;
+    if (weights_in_place_) {
+      Index5 at{};
+      at[0] = g * spec_.problem.co;
+      at[weight_n_] += c0;
+      at[weight_k_] += k0;
+      panels = static_cast<const T*>(w.data) + w.offset(at);
+    } else if (prepack_) {
+      panels = packed + (g * group_panels_ + block * panel_columns(channels_)) * cs_ + k0 * columns;
+    } else {
+      pack(o, g, c0, channels, k0, k, s.panels);
+    }
+    T* tiles = s.tiles;
+    std::ptrdiff_t *row = s.row, *pos = s.pos;
+    Rect* rects = s.rects;
+    for (std::size_t i = 0; i < sets_.size(); ++i) {
+      const Set& set = sets_[i];
+      const Index pixels = set_pixels(set, b);
+      if (pixels) {
+        if (k0 == 0 || copy_) s.rect_counts[i] = list_pixels(set, b, x, row, pos, rects);
+        multiply(set, channels, pixels, rects, s.rect_counts[i], x, row, panels, w, k, tiles, s.segments, k0 > 0);
+      }
+      if (!weights_in_place_) panels += set.taps * round_up(set.columns(channels), kernels_.lanes) * k;
+      tiles += pixels * round_up(set.columns(channels), kernels_.lanes);
+      row += pixels, pos += pixels, rects += set.taps ? max_rects_ : 0;
+    }
+  }
+  store(o, g, c0, channels, b, s);
+}
+
+// ------------------------------------------------------------------------------------------------------- storing
+
+template <class T>
+void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const {
+  const View& all = destination(o);
+  const View d = all.at({b.n0, g * cd_ + c0, 0, 0, 0}, all.size);
+  std::fill(s.bias, s.bias + channels, T{});
+  const bool biased = o.bias.data != nullptr;
+  if (biased)
+    load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + c0) * o.bias.stride[1]), o.bias.dtype,
+             o.bias.stride[1], channels);
+  T* tiles = s.tiles;
+  const std::ptrdiff_t* pos = s.pos;
+  const std::size_t per_row = maps_[2].phases.size();
+  for (std::size_t i = 0; i < sets_.size(); ++i) {
+    const Set& set = sets_[i];
+    if (!by_runs_ && !direct_ && i % per_row == 0) store_phases(d, channels, i, b, tiles, pos, s);
+    const Index pixels = set_pixels(set, b);
+    if (biased && pixels && (by_runs_ || direct_))
+      each_block(set, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+        T* tile = tiles + pixels * n0;
+        for (Index m = 0; m < pixels; ++m)
+          for (Index j = 0; j < n; ++j)
+            tile[m * kernel.nr + j] += s.bias[member_major_ ? (n0 + j) % channels : (n0 + j) / set.members];
+      });
+    if (by_runs_) store_runs(d, channels, set, b, tiles, pos, s);
+    else if (direct_) store_direct(d, channels, set, b, tiles, pos);
+    tiles += pixels * round_up(set.columns(channels), kernels_.lanes);
+    pos += pixels;
+  }
+}
+
+// Columns are dense in the destination: channels-last results, and patches, whose members lie side by side.
+template <class T>
+void Gather<T>::store_runs(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
+                           const std::ptrdiff_t* pos, const Slot& slot) const {
+  const Index3 e = extent(s, b);
+  const Index pixels = set_pixels(s, b), columns = s.columns(channels), step = vectors_ * kernels_.lanes;
+  const auto& [fd, fh, fw] = s.phase;
+  const Index width = static_cast<Index>(fw->members.size());
+  const auto put = [&](Index at, Index column, Index count, Index place, Index channel) {
+    if (!pixels) {
+      for (Index j = 0; j < count; ++j)
+        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + (member_major_ ? j : channel), 1);
+      return;
+    }
+    while (count > 0) {
+      const Index n0 = column / step * step, nr = kernel(std::min(step, columns - n0)).nr;
+      const Index n = std::min(count, n0 + step - column);
+      store_row(kernels_, advance(d.data, d.dtype, at), d.dtype, 1, tiles + pixels * n0 + place * nr + column - n0, n);
+      at += n, column += n, count -= n;
+    }
+  };
+  Index natural = 0;
+  for (Index n = 0; n < b.n; ++n)
+    for (Index qd = 0; qd < e[0]; ++qd)
+      for (Index qh = 0; qh < e[1]; ++qh)
+        for (Index qw = 0; qw < e[2]; ++qw, ++natural) {
+          const Index place = pixels ? pos[natural] : 0;
+          const Index at = n * d.stride[0] + (b.q0[0] + qd) * maps_[0].dst_step * d.stride[2] +
+                           (b.q0[1] + qh) * maps_[1].dst_step * d.stride[3] +
+                           (b.q0[2] + qw) * maps_[2].dst_step * d.stride[4];
+          Index column = 0;
+          if (member_major_) {
+            for (const auto& md : fd->members)
+              for (const auto& mh : fh->members)
+                for (const auto& mw : fw->members) {
+                  put(at + md.first * d.stride[2] + mh.first * d.stride[3] + mw.first * d.stride[4], column, channels,
+                      place, 0);
+                  column += channels;
+                }
+          } else {
+            for (Index c = 0; c < channels; ++c)
+              for (const auto& md : fd->members)
+                for (const auto& mh : fh->members) {
+                  put(at + c * d.stride[1] + md.first * d.stride[2] + mh.first * d.stride[3] + fw->members[0].first,
+                      column, width, place, c);
+                  column += width;
+                }
+          }
+        }
+}
+
+// Pixels are dense in the destination and have the compute type: one transposition, over whole planes where rows join.
+template <class T>
+void Gather<T>::store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
+                             const std::ptrdiff_t* pos) const {
+  const Index3 e = extent(s, b);
+  const Index pixels = set_pixels(s, b);
+  const bool join_h = maps_[1].dst_step == 1 && d.stride[3] == e[2];
+  const bool join_d = join_h && maps_[0].dst_step == 1 && d.stride[2] == e[1] * e[2];
+  const Index lines_h = join_h ? 1 : e[1], lines_d = join_d ? 1 : e[0];
+  const int length = static_cast<int>(e[2] * (join_h ? e[1] : 1) * (join_d ? e[0] : 1));
+  const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
+  const auto& [fd, fh, fw] = s.phase;
+  each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+    const std::ptrdiff_t* natural = pos;
+    for (Index i = 0; i < b.n; ++i)
+      for (Index qd = 0; qd < lines_d; ++qd)
+        for (Index qh = 0; qh < lines_h; ++qh, natural += length) {
+          const Index at = i * d.stride[0] + n0 * d.stride[1] +
+                           (fd->members[0].first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
+                           (fh->members[0].first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + b.q0[2];
+          T* table[1] = {static_cast<T*>(d.data) + at};
+          transpose(table, 1, d.stride[1], tiles + pixels * n0, natural, kernel.nr, length, length, n);
+        }
+  });
+}
+
+// Rows put together from the phases along w, `first` being the set of the first of them.
+template <class T>
+void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
+                             const std::ptrdiff_t* pos, const Slot& slot) const {
+  const std::size_t per_row = maps_[2].phases.size();
+  const auto& [fd, fh, unused] = sets_[first].phase;
+  const Index3 e = extent(sets_[first], b);
+  const Index step = vectors_ * kernels_.lanes, dst_step = maps_[2].dst_step;
+  const Index line = round_up(box_q_[2], kernels_.lanes);
+  const Index begin = b.q0[2] * dst_step, end = std::min(b.q1[2] * dst_step, maps_[2].dst);
+  const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
+  for (Index n = 0; n < b.n; ++n)
+    for (Index qd = 0; qd < e[0]; ++qd)
+      for (Index qh = 0; qh < e[1]; ++qh)
+        for (Index cb = 0; cb < channels; cb += kernels_.lanes) {
+          const Index count = std::min<Index>(kernels_.lanes, channels - cb);
+          const T* tile = tiles;
+          const std::ptrdiff_t* place = pos;
+          T* rows = slot.rows;
+          for (std::size_t f = 0; f < per_row; ++f) {
+            const Set& s = sets_[first + f];
+            const Index pixels = set_pixels(s, b), width = extent(s, b)[2], columns = s.columns(channels);
+            if (!pixels) continue;
+            const std::ptrdiff_t* natural = place + ((n * e[0] + qd) * e[1] + qh) * width;
+            for (Index j = cb * s.members; j < (cb + count) * s.members;) {
+              const Index n0 = j / step * step, nr = kernel(std::min(step, columns - n0)).nr;
+              const Index cols = std::min((cb + count) * s.members, n0 + step) - j;
+              T* table[1] = {rows};
+              transpose(table, 1, line, tile + pixels * n0 + j - n0, natural, nr, static_cast<int>(width),
+                        static_cast<int>(width), cols);
+              rows += cols * line;
+              j += cols;
+            }
+            tile += pixels * round_up(columns, kernels_.lanes);
+            place += pixels;
+          }
+          for (Index c = 0; c < count; ++c) {
+            Index member = 0;
+            for (const auto& md : fd->members)
+              for (const auto& mh : fh->members) {
+                Index streams = 0;
+                const T* base = slot.rows;
+                for (std::size_t f = 0; f < per_row; ++f) {
+                  const Set& s = sets_[first + f];
+                  const Phase& fw = *s.phase[2];
+                  const Index width = static_cast<Index>(fw.members.size());
+                  const bool live = set_pixels(s, b) > 0;
+                  for (Index m = 0; m < width; ++m)
+                    slot.streams[streams++] = {live ? base + (c * s.members + member * width + m) * line : nullptr,
+                                               fw.members[static_cast<std::size_t>(m)].first + begin, extent(s, b)[2]};
+                  if (live) base += count * s.members * line;
+                }
+                ++member;
+                const Index at = n * d.stride[0] + (cb + c) * d.stride[1] +
+                                 (md.first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
+                                 (mh.first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + begin * d.stride[4];
+                store_streams(kernels_, slot.streams, streams, dst_step, begin, end, slot.bias[cb + c], slot.line,
+                              advance(d.data, d.dtype, at), d.dtype, d.stride[4]);
+              }
+          }
+        }
+}
+
+// ------------------------------------------------------------------------------------------------------- planning
+
+template <class T>
+void Gather<T>::set_box(Index pixels) {
+  const Index n = spec_.problem.n, plane = count_[1] * count_[2], volume = count_[0] * plane;
+  box_n_ = 1;
+  box_q_ = count_;
+  if (volume <= pixels) {
+    box_n_ = std::min(n, pixels / volume);
+  } else if (plane <= pixels) {
+    box_q_[0] = pixels / plane;
+  } else {
+    box_q_[0] = 1;
+    const Index parts = std::max<Index>(1, (plane + pixels / 2) / pixels);
+    box_q_[1] = ceil_div(count_[1], parts);
+    if (box_q_[1] == 1) box_q_[2] = std::min(count_[2], ceil_div(count_[2], std::max<Index>(1, count_[2] / pixels)));
+  }
+  boxes_ = {ceil_div(n, box_n_), ceil_div(count_[0], box_q_[0]), ceil_div(count_[1], box_q_[1]),
+            ceil_div(count_[2], box_q_[2])};
+}
+
+template <class T>
+bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weights_in_place) {
+  channels_ = std::min(channels, cd_);
+  blocks_ = ceil_div(cd_, channels_);
+  set_box(pixels);
+  prepack_ = prepack;
+  weights_in_place_ = weights_in_place;
+  if (copy_) {
+    Index plane = 1;
+    for (int a = 0; a < 3; ++a)
+      plane *= std::min(maps_[a].src, (box_q_[a] - 1) * maps_[a].src_step + std::max<Index>(1, reach_[a].end - reach_[a].begin));
+    // Odd numbers of cache lines, so that planes do not fall on the same cache sets.
+    copy_plane_ = (ceil_div(plane, kernels_.lanes) | 1) * kernels_.lanes;
+  }
+  Carver slot;
+  carve(slot);
+  slot_bytes_ = static_cast<Index>(slot.used());
+  group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
+  shared_bytes_ = prepack_ ? round_up(spec_.problem.groups * group_panels_ * cs_ * static_cast<Index>(sizeof(T)), 64) : 0;
+  tasks_ = boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3] * blocks_ * spec_.problem.groups;
+  const Index budget = static_cast<Index>(spec_.budget);
+  const Index room = slot_bytes_ ? (budget - shared_bytes_) / slot_bytes_ : tasks_;
+  slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, room}));
+  return room >= 1;
+}
+
+template <class T>
+bool Gather<T>::plan() {
+  const Problem& p = spec_.problem;
+  const Index lanes = kernels_.lanes, budget = static_cast<Index>(spec_.budget);
+  const Index item = static_cast<Index>(sizeof(T));
+  Index members = 1, live_sets = 0;
+  for (const Set& s : sets_)
+    if (s.taps) members = std::max(members, s.members), ++live_sets;
+  // The chunk fixes the order of sums: it depends on the shape alone.
+  Index chunk = std::max<Index>(16, kReduction / max_taps_);
+  chunk = std::clamp<Index>(budget / 2 / item / std::max<Index>(1, panel_columns(1)), 1, std::min(chunk, cs_));
+  chunk_ = ceil_div(cs_, ceil_div(cs_, chunk));
+  // The widest block that wastes few lanes; narrow kernels pay for more loads a product.
+  Index best = 0;
+  const Index columns = cd_ * members;
+  for (int v = 1; v <= kernels_.gather_count; ++v) {
+    Index cost = 0;
+    for (Index n = columns; n > 0; n -= v * lanes) {
+      const Index used = ceil_div(std::min(n, v * lanes), lanes);
+      cost += used * lanes * 8 + (used == 1 ? 3 * lanes : used == 2 ? lanes : 0);
+    }
+    if (v == 1 || cost <= best) best = cost, vectors_ = v;
+  }
+  const bool may_stay = one_member_ && spec_.operands.w.dtype == compute_dtype<T> &&
+                        spec_.operands.w.stride[weight_n_] == 1 && cd_ % lanes == 0;
+  const Index volume = p.n * count_[0] * count_[1] * count_[2];
+  const Index pixels = std::max<Index>(64, kBoxPixels / std::max<Index>(1, live_sets / 2));
+  for (; vectors_ >= 1; --vectors_) {
+    const Index unit = std::max<Index>(1, vectors_ * lanes / members);
+    const Index unit_bytes = round_up(unit * members, lanes) * item * std::max<Index>(1, live_sets);
+    Index channels = std::max<Index>(1, kTileBytes / (unit_bytes * pixels)) * unit;
+    const auto enough = [&](Index c, Index px) {
+      set_box(px);
+      return boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3] * ceil_div(cd_, c) * p.groups >= kMinTasks;
+    };
+    if (!enough(channels, pixels)) channels = unit;
+    // Enough boxes to pay for panels that all of them share.
+    if (volume > pixels && configure(channels, pixels, true, false)) return true;
+    // Else few boxes, each with its own panels: the larger the box, the less packing.
+    if (may_stay && volume <= 2 * pixels && configure(channels, pixels, false, true)) return true;
+    const Index most = std::max(pixels, (Index{1} << 20) / unit_bytes);
+    for (Index px = most; px >= kLeastPixels; px /= 2) {
+      if (px < pixels || volume > px / 2)
+        if (configure(unit, px, false, false)) return true;
+      if (px <= pixels && may_stay && configure(unit, px, false, true)) return true;
+    }
+  }
+  return false;
+}
+
+template <class T>
+void Gather<T>::run(const Operands& o, std::byte* workspace) const {
+  T* packed = reinterpret_cast<T*>(workspace);
+  std::byte* scratch = workspace + shared_bytes_;
+  const int slots = static_cast<int>(slots_);
+  if (prepack_) {
+    const Index chunks = ceil_div(cs_, chunk_);
+    parallel_for(spec_.problem.groups * blocks_ * chunks, slots, [&](Index i, int) {
+      const Index k0 = i % chunks * chunk_, block = i / chunks % blocks_, g = i / chunks / blocks_;
+      const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
+      pack(o, g, c0, channels, k0, std::min(chunk_, cs_ - k0),
+           packed + (g * group_panels_ + block * panel_columns(channels_)) * cs_ + k0 * panel_columns(channels));
+    });
+  }
+  parallel_for(tasks_, slots, [&](Index i, int slot) { task(o, i, packed, scratch + slot * slot_bytes_); });
+}
+
+template <class T>
+std::string Gather<T>::explain() const {
+  std::ostringstream s;
+  s << "direct " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): "
+    << sets_.size() << " phase sets, boxes of " << box_n_ << 'x' << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2]
+    << " pixels, " << channels_ << " of " << cd_ << " channels a task, chunks of " << chunk_ << " of " << cs_
+    << " source channels; image " << (copy_ ? "copied" : "in place") << ", weights "
+    << (weights_in_place_ ? "in place" : prepack_ ? "packed once" : "packed by tasks") << "; " << tasks_ << " tasks, "
+    << workspace_bytes() << " bytes";
+  return s.str();
+}
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kernels) {
+  auto pass = std::make_unique<Gather<T>>(spec, kernels);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+template std::unique_ptr<Pass> make_gather(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<Pass> make_gather(const PassSpec&, const KernelSet<double>&);
+
+}  // namespace convbwd

@@ -1,0 +1,389 @@
+// Unknown w by the gathering kernel: a reduction over output pixels. Rows of a tile are (input channel, tap) pairs whose
+// taps lie inside the image for the same outputs, so that one list of segments serves the tile and padding is never
+// multiplied; columns are output channels, dy being packed to [pixel][column]. Long reductions run in chunks whose sums
+// are added in order, and where there are few results in slabs that separate tasks sum and one adds up.
+#include <cstring>
+#include <numeric>
+#include <sstream>
+
+#include "engine/pass.h"
+#include "format/copy.h"
+
+namespace convbwd {
+namespace {
+
+constexpr Index kChunkPixels = 512;     // products of a chunk: the panel stays in L2, the sum stays accurate
+constexpr Index kTileBytes = 256 << 10; // results of a task: stay in L2 beside the panel
+constexpr Index kMinTasks = 8;
+constexpr int kMaxTileRows = 512;
+constexpr int kStoreRows = 64;
+
+template <class T>
+class GatherWeights final : public Pass {
+ public:
+  GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels);
+  bool plan();
+  std::size_t workspace_bytes() const override {
+    return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
+  }
+  std::string explain() const override;
+  void run(const Operands& operands, std::byte* workspace) const override;
+
+ private:
+  // Taps of one axis that lie inside the image for the same outputs.
+  struct TapClass {
+    Range outputs;
+    std::vector<Index> taps;
+  };
+  struct Slot {
+    T *tiles, *panel, *copy, *lines;
+    Segment* segments;
+  };
+  using Index4 = std::array<Index, 4>;  // in the order of order_
+
+  bool configure(int vectors, Index rows);
+  Slot carve(Carver& carver) const;
+  void sum(const Operands& o, Index g, Index n0, Index m0, Index slab, const Slot& s, T* tiles) const;
+  void chunk(const Operands& o, Index g, Index n0, Index n, Index m0, Index m, Index number, const Slot& s, T* tiles,
+             bool accumulate) const;
+  void store(const Operands& o, Index g, Index n0, Index m0, const T* tiles, T* lines) const;
+  const GatherKernel<T>& kernel(Index columns) const { return kernels_.gather[ceil_div(columns, kernels_.lanes) - 1]; }
+  Index block() const { return vectors_ * kernels_.lanes; }
+
+  PassSpec spec_;
+  const KernelSet<T>& kernels_;
+  // A pointwise problem is symmetric: the image with fewer channels is the one to pack.
+  bool swap_ = false;
+  Index cm_, cn_;
+  bool copy_ = false;
+  std::array<std::vector<TapClass>, 3> classes_;
+  // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
+  Index4 order_{0, 1, 2, 3}, size_, chunk_, chunks_;
+  Index chunk_pixels_ = 1, chunk_count_ = 1, slabs_ = 1;
+  Index copy_plane_ = 0, copy_images_ = 1;
+  int vectors_ = 1;
+  Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;
+  Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0, tile_elements_ = 0;
+};
+
+template <class T>
+GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels) : spec_(spec), kernels_(kernels) {
+  const Problem& p = spec_.problem;
+  const bool pointwise = p.taps() == 1 && p.x == p.y && p.pad_before == Index3{0, 0, 0} && p.stride == Index3{1, 1, 1};
+  swap_ = pointwise && p.groups == 1 && 2 * p.co > 3 * p.ci && p.ci >= kernels_.lanes;
+  cm_ = swap_ ? p.co : p.ci;
+  cn_ = swap_ ? p.ci : p.co;
+  copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;
+  for (int a = 0; a < 3; ++a) {
+    const AxisSizes sizes = axis_sizes(p, a);
+    for (Index t = 0; t < sizes.kernel; ++t) {
+      const Range outputs = valid_outputs(sizes, t);
+      const auto same = std::find_if(classes_[a].begin(), classes_[a].end(),
+                                     [&](const TapClass& c) { return c.outputs == outputs; });
+      if (same != classes_[a].end()) same->taps.push_back(t);
+      else classes_[a].push_back({outputs, {t}});
+    }
+  }
+  const Index4 natural{p.n, p.y[0], p.y[1], p.y[2]};
+  const auto longest = std::max_element(natural.rbegin(), natural.rend());
+  if (p.y[2] < 8 && *longest > 2 * p.y[2]) {
+    const auto axis = static_cast<std::size_t>(natural.rend() - longest - 1);
+    std::rotate(order_.begin() + static_cast<std::ptrdiff_t>(axis), order_.begin() + static_cast<std::ptrdiff_t>(axis) + 1,
+                order_.end());
+  }
+  for (std::size_t i = 0; i < 4; ++i) size_[i] = natural[static_cast<std::size_t>(order_[i])];
+}
+
+template <class T>
+typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
+  Slot s{};
+  if (slabs_ == 1) s.tiles = carver.take<T>(tile_elements_);
+  s.panel = carver.take<T>(chunk_pixels_ * block());
+  if (copy_) s.copy = carver.take<T>(copy_images_ * copy_plane_ * rows_);
+  s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
+  s.lines = carver.take<T>(kStoreRows * block());
+  return s;
+}
+
+template <class T>
+bool GatherWeights<T>::configure(int vectors, Index rows) {
+  const Problem& p = spec_.problem;
+  vectors_ = vectors;
+  rows_ = std::min(rows, cm_);
+  row_blocks_ = ceil_div(cm_, rows_);
+  column_blocks_ = ceil_div(cn_, block());
+  tile_elements_ = rows_ * p.taps() * std::min(block(), round_up(cn_, kernels_.lanes));
+  if (copy_) {
+    Index4 reach{1, 1, 1, 1};
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto axis = static_cast<std::size_t>(order_[i]);
+      if (axis == 0) reach[0] = chunk_[i];
+      else
+        reach[axis] = std::min((swap_ ? p.y : p.x)[axis - 1],
+                               (chunk_[i] - 1) * p.stride[axis - 1] + (p.w[axis - 1] - 1) * p.dilation[axis - 1] + 1);
+    }
+    copy_plane_ = (ceil_div(reach[1] * reach[2] * reach[3], kernels_.lanes) | 1) * kernels_.lanes;
+    copy_images_ = reach[0];
+  }
+  Carver slot;
+  carve(slot);
+  slot_bytes_ = static_cast<Index>(slot.used());
+  tasks_ = p.groups * row_blocks_ * column_blocks_ * slabs_;
+  shared_bytes_ = slabs_ > 1 ? tasks_ * round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) : 0;
+  const Index room = (static_cast<Index>(spec_.budget) - shared_bytes_) / slot_bytes_;
+  slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, room}));
+  return room >= 1;
+}
+
+template <class T>
+bool GatherWeights<T>::plan() {
+  const Problem& p = spec_.problem;
+  const Index lanes = kernels_.lanes, item = static_cast<Index>(sizeof(T)), budget = static_cast<Index>(spec_.budget);
+  // Chunks and slabs fix the order of sums: they depend on the shape alone.
+  Index pixels = std::min(kChunkPixels, budget / 3 / (lanes * item));
+  if (pixels < 1) return false;
+  for (int i = 3; i >= 0; --i) {
+    const auto a = static_cast<std::size_t>(i);
+    chunk_[a] = std::min(size_[a], pixels);
+    chunk_[a] = ceil_div(size_[a], ceil_div(size_[a], chunk_[a]));
+    chunks_[a] = ceil_div(size_[a], chunk_[a]);
+    pixels = chunk_[a] == size_[a] ? pixels / chunk_[a] : 1;
+    if (pixels == 0) pixels = 1;
+  }
+  chunk_pixels_ = chunk_[0] * chunk_[1] * chunk_[2] * chunk_[3];
+  chunk_count_ = chunks_[0] * chunks_[1] * chunks_[2] * chunks_[3];
+  Index best = 0;
+  int widest = 1;
+  for (int v = 1; v <= kernels_.gather_count; ++v) {
+    Index cost = 0;
+    for (Index n = cn_; n > 0; n -= v * lanes) {
+      const Index used = ceil_div(std::min(n, v * lanes), lanes);
+      cost += used * lanes * 8 + (used == 1 ? 3 * lanes : used == 2 ? lanes : 0);
+    }
+    if (v == 1 || cost <= best) best = cost, widest = v;
+  }
+  slabs_ = 1;
+  const Index results = p.groups * ceil_div(cn_, widest * lanes);
+  const Index full_tile = cm_ * p.taps() * std::min(widest * lanes, round_up(cn_, lanes)) * item;
+  const Index parts = std::max<Index>(1, full_tile / kTileBytes);
+  if (results * parts < kMinTasks && chunk_count_ > 1) {
+    const Index wanted = std::min(chunk_count_, ceil_div(kMinTasks, results * parts));
+    const Index room = budget / 2 / std::max<Index>(1, results * full_tile);
+    slabs_ = std::max<Index>(1, std::min(wanted, room));
+  }
+  for (int v = widest; v >= 1; --v) {
+    const int mr = kernels_.gather[v - 1].mr;
+    const Index row_bytes = p.taps() * v * lanes * item;
+    const Index most = std::max<Index>(1, kTileBytes / row_bytes);
+    for (Index rows = ceil_div(cm_, ceil_div(cm_, most)); rows >= 1;
+         rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2)
+      if (configure(v, rows)) return true;
+  }
+  return false;
+}
+
+// Adds one chunk of the reduction to the tiles, laid out as [input channel][tap][nr].
+template <class T>
+void GatherWeights<T>::chunk(const Operands& o, Index g, Index n0, Index n, Index m0, Index m, Index number,
+                             const Slot& s, T* tiles, bool accumulate) const {
+  const Problem& p = spec_.problem;
+  const GatherKernel<T>& kernel = this->kernel(n);
+  Index4 begin, extent;
+  for (std::size_t i = 4; i-- > 0; number /= chunks_[i]) {
+    begin[i] = number % chunks_[i] * chunk_[i];
+    extent[i] = std::min(chunk_[i], size_[i] - begin[i]);
+  }
+  const View& packed = swap_ ? o.x : o.y;
+  Index5 at{0, g * cn_ + n0, 0, 0, 0}, size{0, n, 0, 0, 0}, step{0, 1, 0, 0, 0};
+  Index panel_step = kernel.nr;
+  for (std::size_t i = 4; i-- > 0; panel_step *= extent[i]) {
+    const auto axis = static_cast<std::size_t>(order_[i] == 0 ? 0 : order_[i] + 1);
+    at[axis] = begin[i], size[axis] = extent[i], step[axis] = panel_step;
+  }
+  if (n < kernel.nr) std::fill(s.panel, s.panel + panel_step, T{});
+  copy_in(kernels_, s.panel, step, packed.at(at, size));
+
+  const View& image = swap_ ? o.y : o.x;
+  const T* x;
+  Index5 stride = image.stride;
+  Index shift = 0;  // offset of image number and position 0
+  if (copy_) {
+    Index5 from{0, g * cm_ + m0, 0, 0, 0}, region{0, m, 1, 1, 1};
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto axis = static_cast<std::size_t>(order_[i]);
+      if (axis == 0) {
+        from[0] = begin[i], region[0] = extent[i];
+        continue;
+      }
+      const AxisSizes a = axis_sizes(p, static_cast<int>(axis) - 1);
+      const Index lo = std::clamp<Index>(begin[i] * a.stride - a.pad, 0, a.x);
+      const Index hi = std::clamp<Index>((begin[i] + extent[i] - 1) * a.stride - a.pad + (a.kernel - 1) * a.dilation + 1, lo, a.x);
+      from[axis + 1] = lo, region[axis + 1] = hi - lo;
+    }
+    stride = {m * copy_plane_, copy_plane_, region[3] * region[4], region[4], 1};
+    for (std::size_t i = 0; i < 5; ++i) shift -= i == 1 ? 0 : from[i] * stride[i];
+    copy_in(kernels_, s.copy, stride, image.at(from, region));
+    x = s.copy;
+  } else {
+    x = static_cast<const T*>(image.data) + (g * cm_ + m0) * stride[1];
+  }
+
+  // Along axis i of the nest the image moves by step_of(i) elements an output, from origin on.
+  Index4 move;
+  Index origin = shift;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto axis = static_cast<std::size_t>(order_[i]);
+    move[i] = axis == 0 ? stride[0] : stride[axis + 1] * p.stride[axis - 1];
+    if (axis > 0) origin -= p.pad_before[axis - 1] * stride[axis + 1];
+  }
+  const Index taps = p.taps();
+  std::ptrdiff_t row[kMaxTileRows], crow[kMaxTileRows];
+  for (const TapClass& cd : classes_[0])
+    for (const TapClass& ch : classes_[1])
+      for (const TapClass& cw : classes_[2]) {
+        Index4 lo, hi;
+        bool empty = false;
+        for (std::size_t i = 0; i < 4; ++i) {
+          lo[i] = begin[i], hi[i] = begin[i] + extent[i];
+          if (order_[i] > 0) {
+            const TapClass& c = order_[i] == 1 ? cd : order_[i] == 2 ? ch : cw;
+            lo[i] = std::max(lo[i], c.outputs.begin), hi[i] = std::min(hi[i], c.outputs.end);
+          }
+          empty |= lo[i] >= hi[i];
+        }
+        if (empty && accumulate) continue;
+        Index count = 0;
+        if (!empty)
+          for (Index i0 = lo[0]; i0 < hi[0]; ++i0)
+            for (Index i1 = lo[1]; i1 < hi[1]; ++i1)
+              for (Index i2 = lo[2]; i2 < hi[2]; ++i2) {
+                const Index place =
+                    (((i0 - begin[0]) * extent[1] + i1 - begin[1]) * extent[2] + i2 - begin[2]) * extent[3] + lo[3] - begin[3];
+                const Segment next{origin + i0 * move[0] + i1 * move[1] + i2 * move[2] + lo[3] * move[3],
+                                   place * kernel.nr, hi[3] - lo[3]};
+                if (count > 0) {
+                  Segment& last = s.segments[count - 1];
+                  if (last.b + last.len * kernel.nr == next.b && last.x + last.len * move[3] == next.x) {
+                    last.len += next.len;
+                    continue;
+                  }
+                }
+                s.segments[count++] = next;
+              }
+        int rows = 0;
+        const auto flush = [&] {
+          if (rows)
+            kernel.run(rows, x, row, move[3], s.segments, count, s.panel, kernel.nr, tiles, crow, accumulate);
+          rows = 0;
+        };
+        for (Index c = 0; c < m; ++c)
+          for (const Index td : cd.taps)
+            for (const Index th : ch.taps)
+              for (const Index tw : cw.taps) {
+                row[rows] = c * stride[1] + td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] +
+                            tw * p.dilation[2] * stride[4];
+                crow[rows] = (c * taps + (td * p.w[1] + th) * p.w[2] + tw) * kernel.nr;
+                if (++rows == kernel.mr) flush();
+              }
+        flush();
+      }
+}
+
+template <class T>
+void GatherWeights<T>::sum(const Operands& o, Index g, Index n0, Index m0, Index slab, const Slot& s, T* tiles) const {
+  const Index n = std::min(block(), cn_ - n0), m = std::min(rows_, cm_ - m0);
+  const Index first = slab * chunk_count_ / slabs_, last = (slab + 1) * chunk_count_ / slabs_;
+  for (Index i = first; i < last; ++i) chunk(o, g, n0, n, m0, m, i, s, tiles, i > first);
+}
+
+template <class T>
+void GatherWeights<T>::store(const Operands& o, Index g, Index n0, Index m0, const T* tiles, T* lines) const {
+  const Problem& p = spec_.problem;
+  const Index n = std::min(block(), cn_ - n0), m = std::min(rows_, cm_ - m0), taps = p.taps();
+  const int nr = kernel(n).nr;
+  View w = o.w.at({g * p.co + (swap_ ? m0 : n0), swap_ ? n0 : m0, 0, 0, 0}, o.w.size);
+  const Index sn = w.stride[swap_ ? 1 : 0], sm = w.stride[swap_ ? 0 : 1];
+  const bool taps_dense = w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
+  const bool rows_even = taps == 1 || (taps_dense && sm == taps);  // rows lie evenly spaced in w
+  const Index step = taps == 1 ? sm : 1;
+  const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
+  std::ptrdiff_t iota[kStoreRows];
+  std::iota(iota, iota + kStoreRows, 0);
+  for (Index r0 = 0; r0 < m * taps; r0 += kStoreRows) {
+    const int rows = static_cast<int>(std::min<Index>(kStoreRows, m * taps - r0));
+    if (rows_even && step == 1 && w.dtype == compute_dtype<T>) {
+      T* table[1] = {static_cast<T*>(w.data) + r0};
+      transpose(table, 1, sn, tiles + r0 * nr, iota, nr, rows, rows, n);
+      continue;
+    }
+    T* table[1] = {lines};
+    transpose(table, 1, kStoreRows, tiles + r0 * nr, iota, nr, rows, rows, n);
+    for (Index j = 0; j < n; ++j) {
+      if (rows_even) {
+        store_row(kernels_, advance(w.data, w.dtype, j * sn + r0 * step), w.dtype, step, lines + j * kStoreRows, rows);
+        continue;
+      }
+      for (Index r = r0; r < r0 + rows; ++r) {
+        const Index c = r / taps, t = r % taps;
+        const Index at = j * sn + c * sm + t / (p.w[1] * p.w[2]) * w.stride[2] + t / p.w[2] % p.w[1] * w.stride[3] +
+                         t % p.w[2] * w.stride[4];
+        store_row(kernels_, advance(w.data, w.dtype, at), w.dtype, 1, lines + j * kStoreRows + r - r0, 1);
+      }
+    }
+  }
+}
+
+template <class T>
+void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
+  const int slots = static_cast<int>(slots_);
+  const Index results = tasks_ / slabs_;
+  const Index pitch = round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
+  T* shared = reinterpret_cast<T*>(workspace);
+  const auto place = [&](Index result, Index& g, Index& n0, Index& m0) {
+    m0 = result % row_blocks_ * rows_;
+    n0 = result / row_blocks_ % column_blocks_ * block();
+    g = result / row_blocks_ / column_blocks_;
+  };
+  parallel_for(tasks_, slots, [&](Index i, int slot) {
+    Index g, n0, m0;
+    place(i / slabs_, g, n0, m0);
+    Carver carver(workspace + shared_bytes_ + slot * slot_bytes_);
+    const Slot s = carve(carver);
+    sum(o, g, n0, m0, i % slabs_, s, slabs_ > 1 ? shared + i * pitch : s.tiles);
+    if (slabs_ == 1) store(o, g, n0, m0, s.tiles, s.lines);
+  });
+  if (slabs_ == 1) return;
+  parallel_for(results, slots, [&](Index i, int slot) {
+    Index g, n0, m0;
+    place(i, g, n0, m0);
+    Carver carver(workspace + shared_bytes_ + slot * slot_bytes_);
+    const Slot s = carve(carver);
+    T* tiles = shared + i * slabs_ * pitch;
+    for (Index slab = 1; slab < slabs_; ++slab)
+      for (Index e = 0; e < tile_elements_; ++e) tiles[e] += tiles[slab * pitch + e];
+    store(o, g, n0, m0, tiles, s.lines);
+  });
+}
+
+template <class T>
+std::string GatherWeights<T>::explain() const {
+  std::ostringstream s;
+  s << "direct w (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << rows_ << " of " << cm_
+    << (swap_ ? " output" : " input") << " channels a task, " << chunk_count_ << " chunks of " << chunk_pixels_
+    << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place") << "; " << tasks_ << " tasks, "
+    << workspace_bytes() << " bytes";
+  return s.str();
+}
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<Pass> make_gather_weights(const PassSpec& spec, const KernelSet<T>& kernels) {
+  auto pass = std::make_unique<GatherWeights<T>>(spec, kernels);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+template std::unique_ptr<Pass> make_gather_weights(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<Pass> make_gather_weights(const PassSpec&, const KernelSet<double>&);
+
+}  // namespace convbwd

@@ -1,0 +1,81 @@
+// Layer engine: one unknown of one problem, planned and executed. The algorithms are the implementations of Pass.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "base/problem.h"
+#include "base/thread_pool.h"
+#include "base/view.h"
+#include "engine/axis.h"
+#include "kernels/kernel.h"
+
+namespace convbwd {
+
+enum class Unknown : std::uint8_t { x, w, y };
+
+/// The tensors of a problem; the unknown one is written. Only shapes, strides and dtypes are set while planning.
+/// `bias` (unknown y only) has its elements along axis 1, and no data where there is none.
+struct Operands {
+  View x, w, y, bias;
+};
+
+/// What a pass has to do. Equal problems, dtypes and kernels give equal bits: strides and `threads` may change how
+/// memory is walked and shared, never the order of a sum.
+struct PassSpec {
+  Problem problem;
+  Unknown unknown = Unknown::x;
+  Operands operands;
+  int threads = 1;
+  std::size_t budget = 0;  // bytes of workspace to stay within where the algorithm can
+};
+
+class Pass {
+ public:
+  virtual ~Pass() = default;
+  virtual std::size_t workspace_bytes() const = 0;
+  virtual std::string explain() const = 0;
+  /// `workspace` holds workspace_bytes(), aligned to 64.
+  virtual void run(const Operands& operands, std::byte* workspace) const = 0;
+};
+
+/// Each returns null where it cannot serve the problem within the budget.
+template <class T>
+std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kernels);           // unknown x, y
+template <class T>
+std::unique_ptr<Pass> make_gather_weights(const PassSpec& spec, const KernelSet<T>& kernels);   // unknown w
+template <class T>
+std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernels);             // unknown x, y
+template <class T>
+std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);             // unknown w
+std::unique_ptr<Pass> make_reference(const PassSpec& spec);                                     // any
+std::unique_ptr<Pass> make_bias_gradient(const View& y, int threads);                          // o.bias from o.y
+
+/// Hands out aligned pieces of a workspace; with no memory behind it, it only counts.
+class Carver {
+ public:
+  explicit Carver(std::byte* p = nullptr) : base_(p) {}
+  template <class E>
+  E* take(Index count) {
+    std::byte* p = base_ ? base_ + used_ : nullptr;
+    used_ += round_up(count * static_cast<Index>(sizeof(E)), 64);
+    return reinterpret_cast<E*>(p);
+  }
+  std::size_t used() const { return static_cast<std::size_t>(used_); }
+
+ private:
+  std::byte* base_;
+  Index used_ = 0;
+};
+
+template <class T>
+inline constexpr DType compute_dtype = sizeof(T) == 8 ? DType::float64 : DType::float32;
+
+inline AxisSizes axis_sizes(const Problem& p, int a) {
+  const auto i = static_cast<std::size_t>(a);
+  return {p.x[i], p.y[i], p.w[i], p.stride[i], p.dilation[i], p.pad_before[i]};
+}
+
+}  // namespace convbwd

@@ -1,0 +1,43 @@
+// Layer engine: zero-bordered copies of a box of a source image, flat, so that a tap is one constant offset. Where the
+// destination moves by more than one source position, the copy is split by remainder and the offsets stay constant.
+#pragma once
+
+#include <vector>
+
+#include "engine/axis.h"
+#include "format/copy.h"
+
+namespace convbwd {
+
+class Planes {
+ public:
+  Planes() = default;
+  /// For boxes of at most `box` pixels a phase.
+  Planes(const std::array<AxisMap, 3>& maps, const Index3& box);
+  /// Of an image that is read at the pixels themselves, laid out like `other`.
+  Planes(const Planes& other, const Index3& size);
+
+  Index row() const { return extent_[2]; }
+  Index plane() const { return extent_[1] * extent_[2]; }
+  Index channel() const { return channel_; }        ///< elements of one channel, an odd number of cache lines
+  Index slack() const { return kSlack; }            ///< zero elements wanted behind the last channel
+  Index offset(const Index3& source_offset) const;  ///< of a tap, from the pixel's place (q - q0) in the flat box
+
+  /// Copies `channels` channels from channel c of image n for pixels from q0 on; positions from `end` on count as outside.
+  template <class T>
+  void copy(const KernelSet<T>& k, const View& image, Index n, Index c, Index channels, const Index3& q0, const Index3& end,
+            T* dst) const;
+  Index3 size() const { return {axes_[0].src, axes_[1].src, axes_[2].src}; }
+
+ private:
+  static constexpr Index kSlack = 160;  // vectors of a kernel's widest block read past the last pixel
+  struct Axis {
+    Index src, step, first;      // source size, step of a pixel, smallest source offset / step
+    std::vector<Index> residue;  // remainders that some tap reads, in order
+  };
+  std::array<Axis, 3> axes_;
+  Index3 extent_{1, 1, 1};
+  Index channel_ = 0;
+};
+
+}  // namespace convbwd

@@ -1,0 +1,324 @@
+// Unknown x and unknown y with few channels to compute, depthwise above all: vectors run along the pixels of a
+// zero-bordered flat copy of the source, weights are broadcast. The columns between two rows are computed and dropped.
+// Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
+#include <sstream>
+
+#include "engine/pass.h"
+#include "engine/planes.h"
+#include "engine/rows_out.h"
+
+namespace convbwd {
+namespace {
+
+constexpr Index kBoxBytes = 128 << 10;   // source and results of a box: at home in L2, with room for the caller's data
+constexpr Index kTaskProducts = 1 << 16; // products worth a task of its own
+
+template <class T>
+class Rows final : public Pass {
+ public:
+  Rows(const PassSpec& spec, const KernelSet<T>& kernels);
+  bool plan();
+  std::size_t workspace_bytes() const override { return static_cast<std::size_t>(slots_ * slot_bytes_); }
+  std::string explain() const override;
+  void run(const Operands& operands, std::byte* workspace) const override;
+
+ private:
+  struct Set {
+    std::array<const Phase*, 3> phase;
+    Index taps, members;
+    std::vector<std::ptrdiff_t> offset;  // [source channel of a chunk][tap]
+  };
+  struct Box {
+    Index3 q0, q1;
+  };
+  struct Slot {
+    T *source, *results, *weights, *line;
+    Stream<T>* streams;
+  };
+
+  Slot carve(Carver& carver) const;
+  void measure();
+  Box box(Index i) const;
+  Index3 extent(const Set& s, const Box& b) const {
+    Index3 e;
+    for (std::size_t a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(b.q1[a], s.phase[a]->count) - b.q0[a]);
+    return e;
+  }
+  Index pitch() const { return round_up(planes_.plane() * box_q_[0], kernels_.lanes); }  // of a row of results
+  bool pack(const View& w, Index g, T* weights) const;
+  void multiply(const Set& s, const Box& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot, T* results) const;
+  void store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const;
+  const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
+
+  PassSpec spec_;
+  const KernelSet<T>& kernels_;
+  bool to_x_;
+  std::array<AxisMap, 3> maps_;
+  std::vector<Set> sets_;
+  Index cs_, cd_, max_streams_ = 0;
+  Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
+  Planes planes_;
+  Index chunk_ = 1, boxes_ = 1, batch_ = 1, tasks_ = 1, slots_ = 1, slot_bytes_ = 0;
+};
+
+template <class T>
+Rows<T>::Rows(const PassSpec& spec, const KernelSet<T>& kernels)
+    : spec_(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
+  const Problem& p = spec_.problem;
+  cs_ = to_x_ ? p.co : p.ci;
+  cd_ = to_x_ ? p.ci : p.co;
+  for (int a = 0; a < 3; ++a) {
+    maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+    for (const Phase& f : maps_[a].phases) count_[a] = std::max(count_[a], f.count);
+  }
+  for (const Phase& d : maps_[0].phases)
+    for (const Phase& h : maps_[1].phases)
+      for (const Phase& w : maps_[2].phases) {
+        Set s{{&d, &h, &w}, 1, 1, {}};
+        for (const Phase* f : s.phase) {
+          s.taps *= static_cast<Index>(f->offset.size());
+          s.members *= static_cast<Index>(f->members.size());
+        }
+        sets_.push_back(std::move(s));
+      }
+  for (const Phase& f : maps_[2].phases) max_streams_ += static_cast<Index>(f.members.size());
+}
+
+template <class T>
+typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
+  Slot s{};
+  s.source = carver.take<T>(chunk_ * planes_.channel() + planes_.slack());
+  Index results = 0, weights = 0;
+  for (const Set& set : sets_)
+    if (set.taps) results += cd_ * set.members * pitch(), weights += cd_ * set.members * cs_ * set.taps;
+  s.results = carver.take<T>(results);
+  s.weights = carver.take<T>(weights);
+  s.line = carver.take<T>(box_q_[2] * maps_[2].dst_step);
+  s.streams = carver.take<Stream<T>>(max_streams_);
+  return s;
+}
+
+template <class T>
+void Rows<T>::measure() {
+  planes_ = Planes(maps_, box_q_);
+  Carver carver;
+  carve(carver);
+  slot_bytes_ = static_cast<Index>(carver.used());
+  boxes_ = ceil_div(count_[0], box_q_[0]) * ceil_div(count_[1], box_q_[1]) * ceil_div(count_[2], box_q_[2]);
+}
+
+template <class T>
+bool Rows<T>::plan() {
+  const Problem& p = spec_.problem;
+  const Index budget = static_cast<Index>(spec_.budget), limit = std::min(budget, kBoxBytes);
+  chunk_ = cs_;
+  box_q_ = count_;
+  for (measure(); slot_bytes_ > limit; measure()) {
+    // Rows shorter than a few vectors are mostly border: fewer source channels at a time before that.
+    if (box_q_[0] > 1) box_q_[0] = ceil_div(box_q_[0], 2);
+    else if (box_q_[1] > 8) box_q_[1] = ceil_div(box_q_[1], 2);
+    else if (box_q_[2] > 512) box_q_[2] = ceil_div(box_q_[2], 2);
+    else if (chunk_ > 8) chunk_ = ceil_div(chunk_, 2);
+    else if (slot_bytes_ <= budget) break;
+    else if (box_q_[1] > 1) box_q_[1] = ceil_div(box_q_[1], 2);
+    else if (chunk_ > 1) chunk_ = ceil_div(chunk_, 2);
+    else if (box_q_[2] > kernels_.lanes) box_q_[2] = ceil_div(box_q_[2], 2);
+    else return false;
+  }
+  for (Set& s : sets_) {
+    for (Index c = 0; c < chunk_; ++c)
+      for (const Index d : s.phase[0]->offset)
+        for (const Index h : s.phase[1]->offset)
+          for (const Index w : s.phase[2]->offset)
+            s.offset.push_back(static_cast<std::ptrdiff_t>(c * planes_.channel() + planes_.offset({d, h, w})));
+  }
+  const Index images = p.n * p.groups;
+  const Index products = std::max<Index>(1, p.y_plane() * p.taps() * cs_ * cd_ / boxes_);
+  batch_ = std::clamp<Index>(kTaskProducts / products, 1, std::max<Index>(1, images * boxes_ / 16));
+  tasks_ = ceil_div(images, batch_) * boxes_;
+  slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, budget / std::max<Index>(1, slot_bytes_)}));
+  return true;
+}
+
+template <class T>
+typename Rows<T>::Box Rows<T>::box(Index i) const {
+  Box b;
+  for (std::size_t a = 3; a-- > 0;) {
+    const Index parts = ceil_div(count_[a], box_q_[a]);
+    b.q0[a] = i % parts * box_q_[a];
+    b.q1[a] = std::min(b.q0[a] + box_q_[a], count_[a]);
+    i /= parts;
+  }
+  return b;
+}
+
+// Weights of a group for the kernel: [set][block of results][source channel][tap][result]. False where not all are finite.
+template <class T>
+bool Rows<T>::pack(const View& w, Index g, T* weights) const {
+  const Index first = g * spec_.problem.co;
+  T zero{};
+  for (const Set& s : sets_) {
+    if (s.taps == 0) continue;
+    const Index m = cd_ * s.members;
+    for (Index m0 = 0; m0 < m; m0 += kernels_.rows_mr) {
+      const Index block = std::min<Index>(kernels_.rows_mr, m - m0);
+      for (Index i = 0; i < block; ++i) {
+        const Index c = (m0 + i) / s.members, member = (m0 + i) % s.members;
+        const auto nw = static_cast<Index>(s.phase[2]->members.size()), nh = static_cast<Index>(s.phase[1]->members.size());
+        const auto& md = s.phase[0]->members[static_cast<std::size_t>(member / nw / nh)];
+        const auto& mh = s.phase[1]->members[static_cast<std::size_t>(member / nw % nh)];
+        const auto& mw = s.phase[2]->members[static_cast<std::size_t>(member % nw)];
+        T* to = weights + m0 * cs_ * s.taps + i;
+        for (Index k = 0; k < cs_; ++k)
+          for (const Index td : md.tap)
+            for (const Index th : mh.tap)
+              for (const Index tw : mw.tap) {
+                const Index at = w.offset({first + (to_x_ ? k : c), to_x_ ? c : k, td, th, tw});
+                load_row(kernels_, to, advance(w.data, w.dtype, at), w.dtype, 1, 1);
+                zero += *to * T{};
+                to += block;
+              }
+      }
+    }
+    weights += m * cs_ * s.taps;
+  }
+  return zero == T{};
+}
+
+template <class T>
+void Rows<T>::multiply(const Set& s, const Box& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
+                       T* results) const {
+  const Index m = cd_ * s.members, row = planes_.row(), plane = planes_.plane();
+  const Index3 e = extent(s, b);
+  const Index length = (e[0] - 1) * plane + (e[1] - 1) * row + e[2];
+  for (Index m0 = 0; m0 < m; m0 += kernels_.rows_mr) {
+    const int block = static_cast<int>(std::min<Index>(kernels_.rows_mr, m - m0));
+    const T* w = weights + m0 * cs_ * s.taps + k0 * s.taps * block;
+    if (finite) {
+      kernels_.rows(block, length, slot.source, s.offset.data(), k * s.taps, w, results + m0 * pitch(), pitch(), k0 > 0);
+      continue;
+    }
+    const auto inside = [&](std::size_t a, Index q, Index offset) {
+      const Index at = (b.q0[a] + q) * maps_[a].src_step + offset;
+      return at >= 0 && at < maps_[a].src;
+    };
+    for (int i = 0; i < block; ++i)
+      for (Index qd = 0; qd < e[0]; ++qd)
+        for (Index qh = 0; qh < e[1]; ++qh)
+          for (Index qw = 0; qw < e[2]; ++qw) {
+            const Index at = qd * plane + qh * row + qw;
+            T sum{};
+            Index t = 0;
+            for (Index c = 0; c < k; ++c)
+              for (const Index d : s.phase[0]->offset)
+                for (const Index h : s.phase[1]->offset)
+                  for (const Index v : s.phase[2]->offset) {
+                    if (inside(0, qd, d) && inside(1, qh, h) && inside(2, qw, v))
+                      sum += w[t * block + i] * slot.source[s.offset[static_cast<std::size_t>(t)] + at];
+                    ++t;
+                  }
+            T& result = results[(m0 + i) * pitch() + at];
+            result = k0 > 0 ? result + sum : sum;
+          }
+  }
+}
+
+template <class T>
+void Rows<T>::store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const {
+  const View& d = destination(o);
+  const Index dst_step = maps_[2].dst_step, begin = b.q0[2] * dst_step, end = std::min(b.q1[2] * dst_step, maps_[2].dst);
+  const std::size_t per_row = maps_[2].phases.size();
+  const T* results = slot.results;
+  for (std::size_t first = 0; first < sets_.size(); first += per_row) {
+    const auto& [fd, fh, unused] = sets_[first].phase;
+    const Index3 e = extent(sets_[first], b);
+    for (Index c = 0; c < cd_; ++c) {
+      T bias{};
+      if (o.bias.data)
+        load_row(kernels_, &bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + c) * o.bias.stride[1]), o.bias.dtype, 1, 1);
+      Index member = 0;
+      for (const auto& md : fd->members)
+        for (const auto& mh : fh->members) {
+          Index streams = 0;
+          const T* base = results;
+          for (std::size_t f = 0; f < per_row; ++f) {
+            const Set& s = sets_[first + f];
+            const Phase& fw = *s.phase[2];
+            const auto width = static_cast<Index>(fw.members.size());
+            for (Index m = 0; m < width; ++m)
+              slot.streams[streams++] = {s.taps ? base + (c * s.members + member * width + m) * pitch() : nullptr,
+                                         fw.members[static_cast<std::size_t>(m)].first + begin, extent(s, b)[2]};
+            if (s.taps) base += cd_ * s.members * pitch();
+          }
+          ++member;
+          for (Index qd = 0; qd < e[0]; ++qd)
+            for (Index qh = 0; qh < e[1]; ++qh) {
+              const Index at = d.offset({n, g * cd_ + c, md.first + (b.q0[0] + qd) * maps_[0].dst_step,
+                                         mh.first + (b.q0[1] + qh) * maps_[1].dst_step, begin});
+              store_streams(kernels_, slot.streams, streams, dst_step, begin, end, bias, slot.line,
+                            advance(d.data, d.dtype, at), d.dtype, d.stride[4]);
+              const Index next = qh + 1 < e[1] ? planes_.row() : planes_.plane() - (e[1] - 1) * planes_.row();
+              for (Stream<T>* s = slot.streams; s != slot.streams + streams; ++s)
+                if (s->data) s->data += next;
+            }
+        }
+    }
+    for (std::size_t f = 0; f < per_row; ++f)
+      if (sets_[first + f].taps) results += cd_ * sets_[first + f].members * pitch();
+  }
+}
+
+template <class T>
+void Rows<T>::run(const Operands& o, std::byte* workspace) const {
+  const View& image = to_x_ ? o.y : o.x;
+  const Index images = spec_.problem.n * spec_.problem.groups;
+  parallel_for(tasks_, static_cast<int>(slots_), [&](Index i, int number) {
+    const Box b = box(i % boxes_);
+    const Index begin = i / boxes_ * batch_, end = std::min(begin + batch_, images);
+    Carver carver(workspace + number * slot_bytes_);
+    const Slot slot = carve(carver);
+    Index packed = -1;
+    bool finite = true;
+    for (Index image_number = begin; image_number < end; ++image_number) {
+      const Index g = image_number / spec_.problem.n, n = image_number % spec_.problem.n;
+      if (g != packed) finite = pack(o.w, packed = g, slot.weights);
+      for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
+        const Index k = std::min(chunk_, cs_ - k0);
+        planes_.copy(kernels_, image, n, g * cs_ + k0, k, b.q0, planes_.size(), slot.source);
+        T* results = slot.results;
+        const T* weights = slot.weights;
+        for (const Set& s : sets_) {
+          if (s.taps == 0) continue;
+          const Index3 e = extent(s, b);
+          if (e[0] && e[1] && e[2]) multiply(s, b, k0, k, weights, finite, slot, results);
+          results += cd_ * s.members * pitch();
+          weights += cd_ * s.members * cs_ * s.taps;
+        }
+      }
+      store(o, n, g, b, slot);
+    }
+  });
+}
+
+template <class T>
+std::string Rows<T>::explain() const {
+  std::ostringstream s;
+  s << "rows " << (to_x_ ? "x" : "y") << " (" << kernels_.name << "): " << sets_.size() << " phase sets, boxes of "
+    << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels, " << cd_ << " channels of a group, chunks of "
+    << chunk_ << " of " << cs_ << " source channels, " << batch_ << " images a task; " << tasks_ << " tasks, "
+    << workspace_bytes() << " bytes";
+  return s.str();
+}
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernels) {
+  auto pass = std::make_unique<Rows<T>>(spec, kernels);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+template std::unique_ptr<Pass> make_rows(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<Pass> make_rows(const PassSpec&, const KernelSet<double>&);
+
+}  // namespace convbwd

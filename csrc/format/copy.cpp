@@ -1,0 +1,127 @@
+#include "format/copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace convbwd {
+namespace {
+
+constexpr Index kBlock = 256;  // elements gathered at a time: half a page of doubles, stays in L1
+
+template <class E>
+void gather_elements(void* dst, const void* src, Index stride, Index count) {
+  const E* s = static_cast<const E*>(src);
+  for (Index i = 0; i < count; ++i) static_cast<E*>(dst)[i] = s[i * stride];
+}
+template <class E>
+void scatter_elements(void* dst, Index stride, const void* src, Index count) {
+  E* d = static_cast<E*>(dst);
+  for (Index i = 0; i < count; ++i) d[i * stride] = static_cast<const E*>(src)[i];
+}
+
+struct Axis {
+  Index size, src, dst;
+};
+
+}  // namespace
+
+template <class T>
+void load_row(const KernelSet<T>& k, T* dst, const void* src, DType dtype, Index stride, Index count) {
+  const auto load = k.load[static_cast<int>(dtype)];
+  if (stride == 1) return load(dst, src, count);
+  alignas(64) double block[kBlock];
+  for (Index i = 0; i < count; i += kBlock) {
+    const Index n = std::min(kBlock, count - i);
+    const void* s = advance(src, dtype, i * stride);
+    switch (size_of(dtype)) {
+      case 2: gather_elements<std::uint16_t>(block, s, stride, n); break;
+      case 4: gather_elements<std::uint32_t>(block, s, stride, n); break;
+      default: gather_elements<std::uint64_t>(block, s, stride, n);
+    }
+    load(dst + i, block, n);
+  }
+}
+
+template <class T>
+void store_row(const KernelSet<T>& k, void* dst, DType dtype, Index stride, const T* src, Index count) {
+  const auto store = k.store[static_cast<int>(dtype)];
+  if (stride == 1) return store(dst, src, count);
+  alignas(64) double block[kBlock];
+  for (Index i = 0; i < count; i += kBlock) {
+    const Index n = std::min(kBlock, count - i);
+    void* d = advance(dst, dtype, i * stride);
+    store(block, src + i, n);
+    switch (size_of(dtype)) {
+      case 2: scatter_elements<std::uint16_t>(d, stride, block, n); break;
+      case 4: scatter_elements<std::uint32_t>(d, stride, block, n); break;
+      default: scatter_elements<std::uint64_t>(d, stride, block, n);
+    }
+  }
+}
+
+template <class T>
+void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View& src) {
+  Axis axes[5] = {};
+  int count = 0;
+  for (int a = 0; a < 5; ++a) {
+    if (src.size[a] == 0) return;
+    if (src.size[a] == 1) continue;
+    int at = count++;  // sorted by falling destination stride
+    for (; at > 0 && axes[at - 1].dst < dst_stride[a]; --at) axes[at] = axes[at - 1];
+    axes[at] = {src.size[a], src.stride[a], dst_stride[a]};
+  }
+  // The innermost loop runs where the destination is dense; neighbours that are dense in both become one axis.
+  int last = 0;
+  for (int a = 1; a < count; ++a) {
+    Axis& outer = axes[last];
+    if (outer.dst == axes[a].dst * axes[a].size && outer.src == axes[a].src * axes[a].size)
+      outer = {outer.size * axes[a].size, axes[a].src, axes[a].dst};
+    else
+      axes[++last] = axes[a];
+  }
+  count = count ? last + 1 : 0;
+  const Axis unit{1, 1, 1};
+  const Axis inner = count ? axes[--count] : unit;
+  // Where another axis is dense in the source (channels-last memory read as planes), transpose it with the inner one.
+  const Axis* across = nullptr;
+  if (inner.dst == 1 && inner.src != 1)
+    for (int a = 0; a < count; ++a)
+      if (axes[a].src == 1) across = &axes[a];
+  const Axis cross = across ? *across : unit;
+  if (across) std::copy(across + 1, static_cast<const Axis*>(axes) + count, axes + (across - axes)), --count;
+
+  Index i[4] = {};
+  const auto transpose = k.transpose[static_cast<int>(src.dtype)];
+  constexpr int kRows = 64;
+  std::ptrdiff_t row[kRows];
+  for (int r = 0; r < kRows; ++r) row[r] = r;
+  for (;;) {
+    Index s = 0, d = 0;
+    for (int a = 0; a < count; ++a) s += i[a] * axes[a].src, d += i[a] * axes[a].dst;
+    if (across) {
+      for (Index r = 0; r < inner.size; r += kRows) {
+        T* table[1] = {dst + d + r};
+        const int rows = static_cast<int>(std::min<Index>(kRows, inner.size - r));
+        transpose(table, 1, cross.dst, advance(src.data, src.dtype, s + r * inner.src), row, inner.src, rows, rows,
+                  cross.size);
+      }
+    } else if (inner.dst == 1) {
+      load_row(k, dst + d, advance(src.data, src.dtype, s), src.dtype, inner.src, inner.size);
+    } else {
+      for (Index e = 0; e < inner.size; ++e)
+        load_row(k, dst + d + e * inner.dst, advance(src.data, src.dtype, s + e * inner.src), src.dtype, 1, 1);
+    }
+    int a = count - 1;
+    for (; a >= 0 && ++i[a] == axes[a].size; --a) i[a] = 0;
+    if (a < 0) return;
+  }
+}
+
+#define CONVBWD_INSTANTIATE(T)                                                                \
+  template void copy_in(const KernelSet<T>&, T*, const Index5&, const View&);                 \
+  template void load_row(const KernelSet<T>&, T*, const void*, DType, Index, Index);          \
+  template void store_row(const KernelSet<T>&, void*, DType, Index, const T*, Index);
+CONVBWD_INSTANTIATE(float)
+CONVBWD_INSTANTIATE(double)
+
+}  // namespace convbwd

@@ -1,0 +1,26 @@
+// Layer format: the one converter. Copies between a strided view of any element type and memory of the compute type.
+#pragma once
+
+#include "base/view.h"
+#include "kernels/kernel.h"
+
+namespace convbwd {
+
+/// dst[sum of i[a]*dst_stride[a]] = src[i] for every i < src.size, widened exactly.
+template <class T>
+void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View& src);
+
+/// Converts `count` elements between a dense row of the compute type and one with a stride (in elements).
+template <class T>
+void load_row(const KernelSet<T>& k, T* dst, const void* src, DType dtype, Index stride, Index count);
+template <class T>
+void store_row(const KernelSet<T>& k, void* dst, DType dtype, Index stride, const T* src, Index count);
+
+inline const std::byte* advance(const void* p, DType t, Index n) {
+  return static_cast<const std::byte*>(p) + n * static_cast<Index>(size_of(t));
+}
+inline std::byte* advance(void* p, DType t, Index n) {
+  return static_cast<std::byte*>(p) + n * static_cast<Index>(size_of(t));
+}
+
+}  // namespace convbwd

@@ -1,0 +1,80 @@
+// The C++ face of convbwd: gradients of every 1-, 2- and 3-D convolution, semantics of aten::convolution_backward.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "convbwd/types.hpp"
+
+namespace convbwd {
+
+/// The algorithm of a call: `automatic` lets the planner choose. `reference` is plain loops with double accumulation.
+enum class Algorithm : std::uint8_t { automatic, direct, blas, reference };
+
+enum class PaddingMode : std::uint8_t { explicit_, valid, same };
+
+/// One call as the user states it. Of the tensors only dtype, shape and strides are read here, never the data.
+/// Sequences hold one entry for all spatial dimensions or one for each; padding may also hold (before, after) of each
+/// dimension in turn. `same` is TensorFlow's rule: total = max((ceil(I/s)-1)*s + (k-1)*d + 1 - I, 0), before = total/2.
+struct Request {
+  const char* function = "convolution_backward";  ///< or "convolution": begins every message
+  std::optional<Tensor> grad_output;              ///< convolution_backward: required; convolution: absent
+  Tensor input, weight;
+  std::optional<Tensor> bias;       ///< convolution only
+  std::optional<Shape> bias_sizes;  ///< convolution_backward only; ignored where output_mask[2] is false
+  Shape stride{1};
+  PaddingMode padding_mode = PaddingMode::explicit_;
+  Shape padding{0};
+  Shape dilation{1};
+  bool transposed = false;
+  Shape output_padding{0};
+  std::int64_t groups = 1;
+  std::array<bool, 3> output_mask{true, true, true};
+  bool channels_last = false;  ///< messages print image shapes as (N, *spatial, C); tensors stay channels-first
+  Algorithm algorithm = Algorithm::automatic;
+};
+
+/// Shape (channels-first) and dtype of a result.
+struct Result {
+  Shape shape;
+  DType dtype = DType::float32;
+};
+
+/// How one call will be carried out: immutable, made without touching tensor memory, safe to execute from many threads
+/// at once. `make` raises every user error (class Error).
+class Plan {
+ public:
+  static Plan make(const Request& request);
+
+  /// grad_input, grad_weight, grad_bias of a convolution_backward; {output} of a convolution.
+  const std::array<Result, 3>& results() const noexcept;
+
+  /// Bytes of scratch memory that one execution takes at most, for all its threads together.
+  std::size_t workspace_bytes() const noexcept;
+
+  /// Algorithm, tiles and workspace of each pass, a line each.
+  std::string explain() const;
+
+  /// Tensors must have the dtypes, shapes and strides of the request; results may have any strides that do not overlap.
+  /// A result that the mask leaves out is not touched.
+  void backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight, const std::array<Tensor, 3>& results) const;
+  void forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const;
+
+ private:
+  struct Impl;
+  explicit Plan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// Threads of the library's own pool. Default: CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of this process.
+void set_num_threads(int threads);  ///< throws Error(value) unless threads >= 1
+int get_num_threads();
+
+/// Facts about this build: one (name, value) pair each.
+std::vector<std::pair<std::string, std::string>> build_info();
+
+}  // namespace convbwd

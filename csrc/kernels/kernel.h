@@ -1,0 +1,93 @@
+// Layer kernels: the contracts. A kernel is a plain function on raw pointers; it knows no tensor, format or thread.
+// Kernel translation units include this header and intrinsics only and must emit no weak symbols.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace convbwd {
+
+/// A stretch of the reduction: `len` steps that start at X + x and B + b (in elements).
+struct Segment {
+  std::ptrdiff_t x, b;
+  std::int64_t len;
+};
+
+/// The one multiplication kernel, for i < m <= mr and j < nr:
+///   C[crow[i] + j] (+)= sum over segments s, k < s.len of X[row[i] + s.x + k*xstep] * B[s.b + k*bstep + j]
+/// The image operand X is gathered by address, B is a packed panel. The sum of a call is formed on its own and added
+/// to C once when `accumulate` is set, overwrites C otherwise (zeros when there is no segment).
+template <class T>
+using GatherFn = void (*)(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* segments,
+                          std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow,
+                          bool accumulate);
+
+template <class T>
+struct GatherKernel {
+  const char* name;
+  int mr, nr;
+  GatherFn<T> run;
+};
+
+/// Vectors along pixels, broadcast weights, for i < m <= rows_mr and p < len:
+///   C[i*ldc + p] (+)= sum over t < taps of W[t*m + i] * S[offset[t] + p]
+/// S must be readable, and C writable, up to `len` rounded up to whole vectors.
+template <class T>
+using RowsFn = void (*)(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w,
+                        T* c, std::ptrdiff_t ldc, bool accumulate);
+
+/// Dot products along pixels, for i < m <= dots_mr, j < nt <= dots_nt:
+///   out[i*ldo + j] += sum over p < len of A[i*lda + p] * X[offset[j] + p]
+/// A and X are read in whole vectors: behind `len` the product must be zero and finite.
+template <class T>
+using DotsFn = void (*)(int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
+                        const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo);
+
+/// Transposition with conversion from a tensor's type, for column k < cols and row r < rows_out:
+///   dst[k % period][(k / period) * ldd + r] = r < rows ? src[row[r]*lds + k] : 0
+/// where dst is a table of `period` destinations; a null one is left out.
+template <class T>
+using TransposeFn = void (*)(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src,
+                             const std::ptrdiff_t* row, std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols);
+
+/// Copies rows with conversion and puts zeros on both sides:
+///   dst[r*ldd + 0..left+width+right) = left zeros, src[r*lds + 0..width), right zeros
+template <class T>
+using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::int64_t rows,
+                       std::int64_t left, std::int64_t width, std::int64_t right);
+
+/// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType
+/// (float64, float32, float16, bfloat16); load widens exactly, store rounds once, to nearest even.
+template <class T>
+struct KernelSet {
+  const char* name;
+  int lanes;
+  GatherKernel<T> gather[4];  // by nr / lanes - 1; unused entries are null
+  int gather_count;
+  RowsFn<T> rows;
+  int rows_mr;
+  DotsFn<T> dots;
+  int dots_mr, dots_nt;
+  TransposeFn<T> transpose[4];
+  PadFn<T> pad[4];
+  void (*load[4])(T* dst, const void* src, std::int64_t n);
+  void (*store[4])(void* dst, const T* src, std::int64_t n);
+  void (*interleave)(T* dst, const T* even, const T* odd, std::int64_t n);    // dst[2i] = even[i], dst[2i+1] = odd[i]
+  double (*sum)(const T* p, std::int64_t n);                                  // in sixteen interleaved sums
+};
+
+/// The list of instruction sets: declaration, choice and tests are generated from it.
+/// A new one: a file beside this one, its flags in CMakeLists.txt, a line here, its detection in base/cpu.cpp.
+#if defined(__x86_64__) || defined(_M_X64)
+#define CONVBWD_ISA_LIST(X) X(generic) X(avx2) X(avx512)
+#else
+#define CONVBWD_ISA_LIST(X) X(generic)
+#endif
+
+#define CONVBWD_DECLARE(isa)                          \
+  extern const KernelSet<float> kernels_f32_##isa;    \
+  extern const KernelSet<double> kernels_f64_##isa;
+CONVBWD_ISA_LIST(CONVBWD_DECLARE)
+#undef CONVBWD_DECLARE
+
+}  // namespace convbwd

@@ -1,0 +1,427 @@
+// The kernels, written once with GCC/Clang vector extensions and compiled by one file for each instruction set, which
+// defines VECTOR_BYTES, VECTOR_REGISTERS and KERNELS_NAME(type). All names are in an unnamed namespace: an inline
+// function compiled for AVX-512 must never be the copy that an older CPU runs.
+#include "base/half.h"
+#include "kernels/kernel.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace convbwd {
+namespace {
+
+#define UNROLL _Pragma("GCC unroll 32")
+#define INLINE inline __attribute__((always_inline))
+
+template <class T>
+struct Vec {
+  typedef T type __attribute__((vector_size(VECTOR_BYTES)));
+  static constexpr int lanes = VECTOR_BYTES / sizeof(T);
+};
+template <class T>
+using V = typename Vec<T>::type;
+
+template <class T>
+INLINE V<T> loadu(const T* p) {
+  V<T> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+INLINE void storeu(T* p, V<T> v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+template <class T>
+INLINE V<T> splat(T s) {
+  return s - V<T>{};
+}
+template <class T>
+INLINE void store_part(T* p, V<T> v, int n) {
+  if (n >= Vec<T>::lanes) return storeu(p, v);
+  alignas(VECTOR_BYTES) T t[Vec<T>::lanes];
+  storeu(t, v);
+  for (int i = 0; i < n; ++i) p[i] = t[i];
+}
+// Keeps a loaded vector in its register: GCC otherwise folds the load into every multiplication that uses it, which
+// costs up to half the speed where the load is unaligned.
+#if defined(__x86_64__)
+#define KEEP(v) asm("" : "+v"(v))
+#elif defined(__aarch64__)
+#define KEEP(v) asm("" : "+w"(v))
+#else
+#define KEEP(v)
+#endif
+
+// ---------------------------------------------------------------------------------------------------- conversions
+
+template <class T, class S>
+struct Convert {
+  static INLINE T in(S s) { return static_cast<T>(widen(s)); }
+  static INLINE void out(T t, S& s) {
+    if constexpr (sizeof(T) == 8 && sizeof(S) == 2) narrow(to_odd(t), s);
+    else narrow(static_cast<float>(t), s);
+  }
+};
+template <class T>
+struct Convert<T, double> {
+  static INLINE T in(double s) { return static_cast<T>(s); }
+  static INLINE void out(T t, double& s) { s = static_cast<double>(t); }
+};
+
+template <class T, class S>
+INLINE V<T> load_vector(const S* p) {
+#if defined(__F16C__) && VECTOR_BYTES >= 32
+  if constexpr (sizeof(T) == 4 && __is_same(S, Half)) {
+#if VECTOR_BYTES == 64
+    return reinterpret_cast<V<T>>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#else
+    return reinterpret_cast<V<T>>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#endif
+  }
+#endif
+  V<T> v;
+  if constexpr (__is_same(T, S)) {
+    v = loadu(p);
+  } else {
+    UNROLL for (int i = 0; i < Vec<T>::lanes; ++i) v[i] = Convert<T, S>::in(p[i]);
+  }
+  return v;
+}
+
+template <class T, class S>
+void load_row(T* __restrict dst, const void* src, std::int64_t n) {
+  constexpr int L = Vec<T>::lanes;
+  const S* s = static_cast<const S*>(src);
+  std::int64_t i = 0;
+  if (n >= L) {
+    for (; i + L <= n; i += L) storeu(dst + i, load_vector<T, S>(s + i));
+    if (i < n) storeu(dst + n - L, load_vector<T, S>(s + n - L));
+    return;
+  }
+  for (; i < n; ++i) dst[i] = Convert<T, S>::in(s[i]);
+}
+
+template <class T, class S>
+void pad_rows(T* __restrict dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::int64_t rows,
+              std::int64_t left, std::int64_t width, std::int64_t right) {
+  constexpr int L = Vec<T>::lanes;
+  const S* s = static_cast<const S*>(src);
+  for (; rows > 0; --rows, dst += ldd, s += lds) {
+    for (std::int64_t i = 0; i < left; ++i) dst[i] = T{};
+    T* d = dst + left;
+    if (width >= L) {
+      std::int64_t i = 0;
+      for (; i + L <= width; i += L) storeu(d + i, load_vector<T, S>(s + i));
+      if (i < width) storeu(d + width - L, load_vector<T, S>(s + width - L));
+    } else {
+      for (std::int64_t i = 0; i < width; ++i) d[i] = Convert<T, S>::in(s[i]);
+    }
+    for (std::int64_t i = 0; i < right; ++i) d[width + i] = T{};
+  }
+}
+
+template <class T, class S>
+void store_row(void* dst, const T* __restrict src, std::int64_t n) {
+  S* d = static_cast<S*>(dst);
+  std::int64_t i = 0;
+  if constexpr (__is_same(T, S)) {
+    constexpr int L = Vec<T>::lanes;
+    if (n >= L) {
+      for (; i + L <= n; i += L) storeu(d + i, loadu(src + i));
+      if (i < n) storeu(d + n - L, loadu(src + n - L));
+      return;
+    }
+  }
+#if defined(__F16C__) && VECTOR_BYTES >= 32
+  if constexpr (sizeof(T) == 4 && __is_same(S, Half)) {
+    for (; i + 8 <= n; i += 8)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(d + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), 0));
+  }
+#endif
+  for (; i < n; ++i) Convert<T, S>::out(src[i], d[i]);
+}
+
+// --------------------------------------------------------------------------------------------------- transposition
+
+// lo: a0 b0 a1 b1 ... of the first halves; hi: of the second halves.
+template <class T, bool kHigh>
+INLINE V<T> zip(V<T> a, V<T> b) {
+  constexpr int L = Vec<T>::lanes, o = kHigh ? L / 2 : 0;
+  if constexpr (L == 16)
+    return __builtin_shufflevector(a, b, o, o + 16, o + 1, o + 17, o + 2, o + 18, o + 3, o + 19, o + 4, o + 20, o + 5,
+                                   o + 21, o + 6, o + 22, o + 7, o + 23);
+  else if constexpr (L == 8)
+    return __builtin_shufflevector(a, b, o, o + 8, o + 1, o + 9, o + 2, o + 10, o + 3, o + 11);
+  else if constexpr (L == 4)
+    return __builtin_shufflevector(a, b, o, o + 4, o + 1, o + 5);
+  else
+    return __builtin_shufflevector(a, b, o, o + 2);
+}
+
+template <class T>
+INLINE void transpose_square(V<T>* r) {
+  constexpr int L = Vec<T>::lanes;
+  V<T> s[L];
+  UNROLL for (int step = 1; step < L; step *= 2) {
+    UNROLL for (int i = 0; i < L / 2; ++i) {
+      s[2 * i] = zip<T, false>(r[i], r[i + L / 2]);
+      s[2 * i + 1] = zip<T, true>(r[i], r[i + L / 2]);
+    }
+    UNROLL for (int i = 0; i < L; ++i) r[i] = s[i];
+  }
+}
+
+template <class T, class S>
+void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src, const std::ptrdiff_t* row,
+               std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols) {
+  constexpr int L = Vec<T>::lanes;
+  const S* s = static_cast<const S*>(src);
+  for (int r0 = 0; r0 < rows_out; r0 += L) {
+    const int live = rows - r0 < L ? rows - r0 : L, out = rows_out - r0 < L ? rows_out - r0 : L;
+    std::int64_t tap = 0;
+    std::ptrdiff_t outer = r0;
+    for (std::int64_t k0 = 0; k0 < cols; k0 += L) {
+      const int width = cols - k0 < L ? static_cast<int>(cols - k0) : L;
+      V<T> v[L];
+      if (live == L && width == L) {
+        UNROLL for (int i = 0; i < L; ++i) v[i] = load_vector<T, S>(s + row[r0 + i] * lds + k0);
+      } else {
+        alignas(VECTOR_BYTES) T edge[L][L] = {};
+        for (int i = 0; i < live; ++i) {
+          const S* p = s + row[r0 + i] * lds + k0;
+          if (width == L) storeu(edge[i], load_vector<T, S>(p));
+          else for (int k = 0; k < width; ++k) edge[i][k] = Convert<T, S>::in(p[k]);
+        }
+        UNROLL for (int i = 0; i < L; ++i) v[i] = loadu(edge[i]);
+      }
+      transpose_square<T>(v);
+      if (period == 1 && out == L && width == L) {
+        T* d = dst[0] + outer;
+        UNROLL for (int k = 0; k < L; ++k) storeu(d + k * ldd, v[k]);
+        outer += L * ldd;
+        continue;
+      }
+      for (int k = 0; k < width; ++k) {
+        if (dst[tap]) store_part(dst[tap] + outer, v[k], out);
+        if (++tap == period) tap = 0, outer += ldd;
+      }
+    }
+  }
+}
+
+template <class T>
+void interleave(T* __restrict dst, const T* even, const T* odd, std::int64_t n) {
+  constexpr int L = Vec<T>::lanes;
+  std::int64_t i = 0;
+  for (; i + L <= n; i += L) {
+    const V<T> a = loadu(even + i), b = loadu(odd + i);
+    storeu(dst + 2 * i, zip<T, false>(a, b));
+    storeu(dst + 2 * i + L, zip<T, true>(a, b));
+  }
+  for (; i < n; ++i) dst[2 * i] = even[i], dst[2 * i + 1] = odd[i];
+}
+
+// ---------------------------------------------------------------------------------------------------------- gather
+
+template <class T, int M, int NV>
+void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
+                 const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
+  constexpr int L = Vec<T>::lanes;
+  V<T> acc[M][NV];
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) acc[i][j] = V<T>{};
+  for (const Segment* end = seg + count; seg != end; ++seg) {
+    const T* p[M];
+    UNROLL for (int i = 0; i < M; ++i) p[i] = x + seg->x + row[i];
+    const T* q = b + seg->b;
+    std::ptrdiff_t o = 0;
+    for (std::int64_t k = seg->len; k > 0; --k, o += xstep, q += bstep) {
+      V<T> v[NV];
+      UNROLL for (int j = 0; j < NV; ++j) {
+        v[j] = loadu(q + j * L);
+        KEEP(v[j]);
+      }
+      // The line that the next tile reads; worth up to 15 % where the image operand is read in place.
+      __builtin_prefetch(p[M - 1] + o + L);
+      UNROLL for (int i = 0; i < M; ++i) {
+        const V<T> s = splat(p[i][o]);
+        UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += s * v[j];
+      }
+    }
+  }
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) {
+    T* out = c + crow[i] + j * L;
+    storeu(out, accumulate ? loadu(out) + acc[i][j] : acc[i][j]);
+  }
+}
+
+template <class T, int MR, int NV>
+void gather(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
+            const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
+  if constexpr (MR > 1) {
+    if (m < MR) return gather<T, MR - 1, NV>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+  }
+  gather_tile<T, MR, NV>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+}
+
+// ------------------------------------------------------------------------------------------------------------ rows
+
+template <class T, int M, int NV>
+INLINE void rows_block(const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
+                       std::ptrdiff_t ldc, bool accumulate) {
+  constexpr int L = Vec<T>::lanes;
+  V<T> acc[M][NV];
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) acc[i][j] = V<T>{};
+  for (std::int64_t t = 0; t < taps; ++t, w += M) {
+    const T* p = s + offset[t];
+    V<T> v[NV];
+    UNROLL for (int j = 0; j < NV; ++j) {
+      v[j] = loadu(p + j * L);
+      if constexpr (M > 1) KEEP(v[j]);
+    }
+    UNROLL for (int i = 0; i < M; ++i) {
+      const V<T> f = splat(w[i]);
+      UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += f * v[j];
+    }
+  }
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) {
+    T* out = c + i * ldc + j * L;
+    storeu(out, accumulate ? loadu(out) + acc[i][j] : acc[i][j]);
+  }
+}
+
+template <class T, int M>
+void rows_tile(std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
+               std::ptrdiff_t ldc, bool accumulate) {
+  constexpr int L = Vec<T>::lanes;
+  constexpr int fit = (VECTOR_REGISTERS - 2) / (M + 1), NV = fit > 8 ? 8 : fit;  // accumulators, vectors, a weight
+  std::int64_t p = 0;
+  for (; p + NV * L <= len; p += NV * L) rows_block<T, M, NV>(s + p, offset, taps, w, c + p, ldc, accumulate);
+  for (; NV > 2 && p + 2 * L <= len; p += 2 * L) rows_block<T, M, 2>(s + p, offset, taps, w, c + p, ldc, accumulate);
+  for (; p < len; p += L) rows_block<T, M, 1>(s + p, offset, taps, w, c + p, ldc, accumulate);
+}
+
+constexpr int kRowsMr = VECTOR_REGISTERS >= 32 ? 8 : 4;
+
+template <class T, int M = kRowsMr>
+void rows(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
+          std::ptrdiff_t ldc, bool accumulate) {
+  if constexpr (M > 1) {
+    if (m < M) return rows<T, M - 1>(m, len, s, offset, taps, w, c, ldc, accumulate);
+  }
+  rows_tile<T, M>(len, s, offset, taps, w, c, ldc, accumulate);
+}
+
+// ------------------------------------------------------------------------------------------------------------ dots
+
+constexpr int kDotsMr = VECTOR_REGISTERS >= 32 ? 4 : 3, kDotsNt = VECTOR_REGISTERS >= 32 ? 6 : 3;
+
+template <class T>
+INLINE T sum_lanes(V<T> v) {
+  alignas(VECTOR_BYTES) T t[Vec<T>::lanes];
+  storeu(t, v);
+  UNROLL for (int n = Vec<T>::lanes / 2; n > 0; n /= 2) UNROLL for (int i = 0; i < n; ++i) t[i] += t[i + n];
+  return t[0];
+}
+
+template <class T, int M, int N>
+void dots_tile(std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, const std::ptrdiff_t* offset, T* out,
+               std::ptrdiff_t ldo) {
+  constexpr int L = Vec<T>::lanes;
+  const T* p[N];
+  UNROLL for (int j = 0; j < N; ++j) p[j] = x + offset[j];
+  V<T> acc[M][N];
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < N; ++j) acc[i][j] = V<T>{};
+  for (std::int64_t k = 0; k < len; k += L) {
+    V<T> f[M];
+    UNROLL for (int i = 0; i < M; ++i) {
+      f[i] = loadu(a + i * lda + k);
+      KEEP(f[i]);
+    }
+    UNROLL for (int j = 0; j < N; ++j) {
+      V<T> v = loadu(p[j] + k);
+      if constexpr (M > 1) KEEP(v);
+      UNROLL for (int i = 0; i < M; ++i) acc[i][j] += f[i] * v;
+    }
+  }
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < N; ++j) out[i * ldo + j] += sum_lanes<T>(acc[i][j]);
+}
+
+template <class T, int M, int N = kDotsNt>
+void dots_row(int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, const std::ptrdiff_t* offset,
+              T* out, std::ptrdiff_t ldo) {
+  if constexpr (N > 1) {
+    if (nt < N) return dots_row<T, M, N - 1>(nt, len, a, lda, x, offset, out, ldo);
+  }
+  dots_tile<T, M, N>(len, a, lda, x, offset, out, ldo);
+}
+
+template <class T, int M = kDotsMr>
+void dots(int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, const std::ptrdiff_t* offset,
+          T* out, std::ptrdiff_t ldo) {
+  if constexpr (M > 1) {
+    if (m < M) return dots<T, M - 1>(m, nt, len, a, lda, x, offset, out, ldo);
+  }
+  dots_row<T, M>(nt, len, a, lda, x, offset, out, ldo);
+}
+
+// ------------------------------------------------------------------------------------------------------------- sum
+
+// Sixteen running sums whatever the vector length: the same order on every instruction set.
+template <class T>
+double sum(const T* p, std::int64_t n) {
+  constexpr int L = Vec<T>::lanes, N = 16 / L > 0 ? 16 / L : 1;
+  V<T> acc[N];
+  UNROLL for (int j = 0; j < N; ++j) acc[j] = V<T>{};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) UNROLL for (int j = 0; j < N; ++j) acc[j] += loadu(p + i + j * L);
+  alignas(VECTOR_BYTES) T t[16];
+  UNROLL for (int j = 0; j < N; ++j) storeu(t + j * L, acc[j]);
+  for (int j = 0; i + j < n; ++j) t[j] += p[i + j];
+  double total = 0;
+  for (int j = 0; j < 16; ++j) total += static_cast<double>(t[j]);
+  return total;
+}
+
+// ------------------------------------------------------------------------------------------------------------ list
+
+// Register tiles mr x (nv vectors): mr*nv accumulators, nv vectors of B and a broadcast fit the registers; mr <= 8
+// because each row needs a pointer in a general register.
+template <class T>
+constexpr KernelSet<T> make_set(const char* name) {
+  constexpr int L = Vec<T>::lanes;
+  return {
+      name,
+      L,
+#if VECTOR_REGISTERS >= 32
+      {{"gather 8x1v", 8, L, gather<T, 8, 1>},
+       {"gather 8x2v", 8, 2 * L, gather<T, 8, 2>},
+       {"gather 8x3v", 8, 3 * L, gather<T, 8, 3>},
+       {"gather 6x4v", 6, 4 * L, gather<T, 6, 4>}},
+      4,
+#else
+      {{"gather 8x1v", 8, L, gather<T, 8, 1>}, {"gather 6x2v", 6, 2 * L, gather<T, 6, 2>}, {}, {}},
+      2,
+#endif
+      rows<T>,
+      kRowsMr,
+      dots<T>,
+      kDotsMr,
+      kDotsNt,
+      {transpose<T, double>, transpose<T, float>, transpose<T, Half>, transpose<T, BFloat>},
+      {pad_rows<T, double>, pad_rows<T, float>, pad_rows<T, Half>, pad_rows<T, BFloat>},
+      {load_row<T, double>, load_row<T, float>, load_row<T, Half>, load_row<T, BFloat>},
+      {store_row<T, double>, store_row<T, float>, store_row<T, Half>, store_row<T, BFloat>},
+      interleave<T>,
+      sum<T>,
+  };
+}
+
+}  // namespace
+
+extern const KernelSet<float> KERNELS_NAME(f32);
+extern const KernelSet<double> KERNELS_NAME(f64);
+constinit const KernelSet<float> KERNELS_NAME(f32) = make_set<float>(ISA_NAME);
+constinit const KernelSet<double> KERNELS_NAME(f64) = make_set<double>(ISA_NAME);
+
+}  // namespace convbwd

@@ -1,0 +1,13 @@
+// Layer kernels: which kernels run here.
+#pragma once
+
+#include "base/cpu.h"
+#include "kernels/kernel.h"
+
+namespace convbwd {
+
+/// The kernels of an instruction set for compute type float or double.
+template <class T>
+const KernelSet<T>& kernel_set(Isa isa);
+
+}  // namespace convbwd

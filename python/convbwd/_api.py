@@ -1,0 +1,266 @@
+"""The public functions: their signatures and documentation. Arguments are checked by the extension, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypeAlias
+
+from numpy.typing import ArrayLike, NDArray
+
+from convbwd import _core
+
+IntOrInts: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+Padding: TypeAlias = str | IntOrInts | Sequence[Sequence[SupportsIndex]]
+
+
+def convolution_backward(
+    grad_output: ArrayLike,
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias_sizes: Sequence[SupportsIndex] | None = None,
+    stride: IntOrInts = 1,
+    padding: Padding = 0,
+    dilation: IntOrInts = 1,
+    transposed: bool = False,
+    output_padding: IntOrInts = 0,
+    groups: SupportsIndex = 1,
+    output_mask: Sequence[bool] = (True, True, True),
+    *,
+    data_format: str | None = None,
+    algorithm: str = "auto",
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
+    r"""
+    Gradients of a 1-, 2- or 3-D convolution with respect to its input, weight and bias.
+
+    The arguments, their order and the results are those of PyTorch's operator ``aten::convolution_backward``. With n
+    spatial dimensions (1, 2 or 3), batch size N, kernel sizes ``*k`` and spatial sizes ``*I`` and ``*O``:
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (N, C_out, \*O)
+        Gradient with respect to the output of ``convolution(input, weight, ...)``, whose shape it has. Where C_in is 0,
+        it may have 0 channels.
+    input : array_like, shape (N, C_in, \*I)
+        Input of the convolution. Without the batch axis (then in ``grad_output`` too) it is one image, and
+        ``grad_input`` has no batch axis either.
+    weight : array_like, shape (C_out, C_in / groups, \*k); if transposed (C_in, C_out / groups, \*k)
+        Kernel of the convolution; its rank, n + 2, determines n.
+    bias_sizes : None or sequence of int, optional
+        Shape of the bias, ``(C_out,)``, or None. Ignored where ``output_mask[2]`` is False.
+    stride, dilation : int or sequence of int, optional
+        At least 1; one for all dimensions or one for each.
+    padding : int, sequence of int, sequence of (before, after), "valid" or "same", optional
+        Zeros around the input: a number for all dimensions, one for each, or two for each, as n pairs or flat (in two
+        dimensions ``(up, down, left, right)``). "valid" is 0. "same" gives O = ceil(I / stride), the odd zero at the
+        end: TensorFlow's rule, which at stride 1 is PyTorch's; not for transposed convolutions.
+    transposed : bool, optional
+        Whether the convolution is a transposed one.
+    output_padding : int or sequence of int, optional
+        Additional size of the output of a transposed convolution, less than max(stride, dilation); else 0.
+    groups : int, optional
+        Number of groups of channels; divides C_in and C_out.
+    output_mask : sequence of 3 bool, optional
+        Which gradients to compute. The others are None and cost nothing.
+    data_format : str, optional
+        Order of the axes of ``grad_output``, ``input`` and ``grad_input``: "NCL" (or "NCW"), "NCHW", "NCDHW" (the
+        default), or "NLC" (or "NWC"), "NHWC", "NDHWC". The axes of ``weight`` and ``grad_weight`` are always as above.
+    algorithm : {"auto", "direct", "blas", "reference"}, optional
+        How to compute: chosen by cost, by the library's own kernels, by OpenBLAS where the build has it, or by plain
+        loops that accumulate in double precision (slow; to check the others with).
+
+    Returns
+    -------
+    grad_input : ndarray or None
+        Gradient with respect to ``input``, of its shape; its dtype is the wider of those of ``input`` and
+        ``grad_output``.
+    grad_weight : ndarray or None
+        Gradient with respect to ``weight``, of its shape; its dtype is the wider of those of ``weight`` and
+        ``grad_output``.
+    grad_bias : ndarray or None
+        Gradient with respect to the bias, of shape (C_out,): the sum of ``grad_output`` over all other axes, in its
+        dtype.
+
+    Raises
+    ------
+    ValueError
+        If a shape or a parameter breaks a rule; the message names the argument, the rule and the value.
+    TypeError
+        If an argument is of a wrong type, or an array's dtype is not float64, float32, float16 or bfloat16 (of
+        ml_dtypes) in native byte order.
+    MemoryError
+        If the results or the working memory cannot be allocated.
+
+    See Also
+    --------
+    convolution : The function whose gradients these are.
+
+    Notes
+    -----
+    In one group, with :math:`p` the zeros before the first element, the convolution is
+
+    .. math:: y_{n,co,o} = b_{co} + \sum_{ci,t} x_{n,ci,\; o s + t d - p} \, w_{co,ci,t}
+
+    and its gradients follow by the chain rule [1]_. Dtypes may be mixed: float16 and bfloat16 together give float32.
+    16-bit types are accumulated in float32 and rounded once. Arrays may have any strides and are never written to;
+    results are new and C-contiguous. For the same arguments the bits of the results are always the same, whatever the
+    number of threads.
+
+    References
+    ----------
+    .. [1] V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285, 2016.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import convbwd
+    >>> x = np.arange(8.0).reshape(1, 1, 8)
+    >>> w = np.array([[[1.0, 2.0, 3.0]]])
+    >>> dy = np.ones((1, 1, 3))
+    >>> dx, dw, db = convbwd.convolution_backward(dy, x, w, stride=2)
+    >>> dx
+    array([[[1., 2., 4., 2., 4., 2., 3., 0.]]])
+    >>> dw
+    array([[[ 6.,  9., 12.]]])
+    >>> db
+    array([3.])
+    """
+    return _core.convolution_backward(
+        grad_output,
+        input,
+        weight,
+        bias_sizes,
+        stride,
+        padding,
+        dilation,
+        transposed,
+        output_padding,
+        groups,
+        output_mask,
+        data_format,
+        algorithm,
+    )
+
+
+def convolution(
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    stride: IntOrInts = 1,
+    padding: Padding = 0,
+    dilation: IntOrInts = 1,
+    transposed: bool = False,
+    output_padding: IntOrInts = 0,
+    groups: SupportsIndex = 1,
+    *,
+    data_format: str | None = None,
+    algorithm: str = "auto",
+) -> NDArray[Any]:
+    r"""
+    Convolve batches of 1-, 2- or 3-D images with a kernel, or apply the transpose of that.
+
+    The arguments and their order are those of PyTorch's operator ``aten::convolution``. As everywhere in neural
+    networks, the kernel is not flipped: this is a cross-correlation.
+
+    Parameters
+    ----------
+    input : array_like, shape (N, C_in, \*I)
+        Images. Without the batch axis it is one image, and the output has no batch axis either.
+    weight : array_like, shape (C_out, C_in / groups, \*k); if transposed (C_in, C_out / groups, \*k)
+        Kernel; its rank is the number of spatial dimensions + 2.
+    bias : array_like, shape (C_out,), optional
+        Added to the output, channel by channel. Its dtype does not influence the dtype of the output.
+    stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm
+        As in `convolution_backward`.
+
+    Returns
+    -------
+    output : ndarray, shape (N, C_out, \*O)
+        Its sizes are ``O = (I + before + after - dilation * (k - 1) - 1) // stride + 1``, transposed
+        ``O = (I - 1) * stride - before - after + dilation * (k - 1) + output_padding + 1``. Its dtype is the wider of
+        those of ``input`` and ``weight``; float16 and bfloat16 together give float32.
+
+    Raises
+    ------
+    ValueError, TypeError, MemoryError
+        As `convolution_backward`.
+
+    See Also
+    --------
+    convolution_backward : The gradients of this function.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import convbwd
+    >>> x = np.arange(8.0).reshape(1, 1, 8)
+    >>> w = np.array([[[1.0, 2.0, 3.0]]])
+    >>> convbwd.convolution(x, w, stride=2)
+    array([[[ 8., 20., 32.]]])
+    >>> convbwd.convolution(x, w, np.array([0.5]), padding="same").shape
+    (1, 1, 8)
+    """
+    return _core.convolution(
+        input,
+        weight,
+        bias,
+        stride,
+        padding,
+        dilation,
+        transposed,
+        output_padding,
+        groups,
+        data_format,
+        algorithm,
+    )
+
+
+def set_num_threads(n: SupportsIndex) -> None:
+    """
+    Set how many threads a call may use, for the whole process.
+
+    The default is the environment variable CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the number of CPUs that
+    this process may use. The results do not depend on it.
+
+    Parameters
+    ----------
+    n : int
+        Number of threads, at least 1, the calling one included.
+
+    Raises
+    ------
+    ValueError
+        If ``n`` is less than 1.
+    TypeError
+        If ``n`` is not an int.
+    """
+    _core.set_num_threads(n)
+
+
+def get_num_threads() -> int:
+    """
+    Return how many threads a call may use.
+
+    Returns
+    -------
+    int
+        What `set_num_threads` has set, or the default that it describes.
+    """
+    return _core.get_num_threads()
+
+
+def build_info() -> dict[str, str]:
+    """
+    Return facts about this build of the library, such as its version, compiler and instruction sets.
+
+    Returns
+    -------
+    dict of str to str
+        Names and values, for bug reports.
+
+    Examples
+    --------
+    >>> import convbwd
+    >>> sorted(convbwd.build_info())  # doctest: +ELLIPSIS
+    [...]
+    """
+    return _core.build_info()

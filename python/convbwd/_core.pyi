@@ -1,0 +1,57 @@
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypedDict
+
+from numpy.typing import ArrayLike, NDArray
+
+class _Plan(TypedDict):
+    workspace_bytes: int
+    explain: str
+
+__version__: str
+
+def convolution_backward(
+    grad_output: ArrayLike,
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias_sizes: Sequence[SupportsIndex] | None = None,
+    stride: SupportsIndex | Sequence[SupportsIndex] = 1,
+    padding: str | SupportsIndex | Sequence[SupportsIndex] | Sequence[Sequence[SupportsIndex]] = 0,
+    dilation: SupportsIndex | Sequence[SupportsIndex] = 1,
+    transposed: bool = False,
+    output_padding: SupportsIndex | Sequence[SupportsIndex] = 0,
+    groups: SupportsIndex = 1,
+    output_mask: Sequence[bool] = (True, True, True),
+    data_format: str | None = None,
+    algorithm: str = "auto",
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
+def plan(
+    grad_output: ArrayLike,
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias_sizes: Sequence[SupportsIndex] | None = None,
+    stride: SupportsIndex | Sequence[SupportsIndex] = 1,
+    padding: str | SupportsIndex | Sequence[SupportsIndex] | Sequence[Sequence[SupportsIndex]] = 0,
+    dilation: SupportsIndex | Sequence[SupportsIndex] = 1,
+    transposed: bool = False,
+    output_padding: SupportsIndex | Sequence[SupportsIndex] = 0,
+    groups: SupportsIndex = 1,
+    output_mask: Sequence[bool] = (True, True, True),
+    data_format: str | None = None,
+    algorithm: str = "auto",
+) -> _Plan: ...
+def convolution(
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    stride: SupportsIndex | Sequence[SupportsIndex] = 1,
+    padding: str | SupportsIndex | Sequence[SupportsIndex] | Sequence[Sequence[SupportsIndex]] = 0,
+    dilation: SupportsIndex | Sequence[SupportsIndex] = 1,
+    transposed: bool = False,
+    output_padding: SupportsIndex | Sequence[SupportsIndex] = 0,
+    groups: SupportsIndex = 1,
+    data_format: str | None = None,
+    algorithm: str = "auto",
+) -> NDArray[Any]: ...
+def set_num_threads(n: SupportsIndex) -> None: ...
+def get_num_threads() -> int: ...
+def build_info() -> dict[str, str]: ...

@@ -1,0 +1,103 @@
+#include "base/cpu.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "convbwd/types.hpp"
+
+namespace convbwd {
+namespace {
+
+class CpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* value = std::getenv("CONVBWD_ISA")) saved_ = value;
+  }
+  void TearDown() override {
+    saved_.empty() ? unsetenv("CONVBWD_ISA") : setenv("CONVBWD_ISA", saved_.c_str(), 1);
+    set_isa(std::nullopt);
+  }
+
+ private:
+  std::string saved_;
+};
+
+Isa best() {
+  Isa isa = Isa::generic;
+  for (const Isa candidate : kIsas) {
+    if (supported(candidate)) isa = candidate;
+  }
+  return isa;
+}
+
+TEST_F(CpuTest, GenericIsSupportedAndMoreCapableOnesIncludeTheLess) {
+  EXPECT_TRUE(supported(Isa::generic));
+  EXPECT_TRUE(!supported(Isa::avx512) || supported(Isa::avx2));
+}
+
+#ifdef __x86_64__
+TEST_F(CpuTest, AgreesWithTheCompilersOwnDetection) {
+  EXPECT_EQ(supported(Isa::avx2), __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
+  EXPECT_EQ(supported(Isa::avx512), __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"));
+}
+#endif
+
+TEST_F(CpuTest, DefaultIsTheMostCapable) {
+  for (const char* unset : {"", static_cast<const char*>(nullptr)}) {
+    unset ? setenv("CONVBWD_ISA", unset, 1) : unsetenv("CONVBWD_ISA");
+    set_isa(std::nullopt);
+    EXPECT_EQ(active_isa(), best());
+  }
+}
+
+TEST_F(CpuTest, EnvironmentAndSetterOverride) {
+  for (const Isa isa : kIsas) {
+    if (!supported(isa)) continue;
+    setenv("CONVBWD_ISA", name_of(isa), 1);
+    set_isa(std::nullopt);
+    EXPECT_EQ(active_isa(), isa);
+    set_isa(Isa::generic);
+    EXPECT_EQ(active_isa(), Isa::generic);
+  }
+}
+
+TEST_F(CpuTest, UnknownNameThrowsAndNamesTheChoices) {
+  setenv("CONVBWD_ISA", "sse9", 1);
+  set_isa(std::nullopt);
+  for (int call = 0; call < 2; ++call) {
+    try {
+      active_isa();
+      FAIL() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::value);
+      const std::string message = error.what();
+      EXPECT_EQ(message.find("CONVBWD_ISA must name an instruction set of this machine (generic"), 0u) << message;
+      EXPECT_NE(message.find("), got 'sse9'"), std::string::npos) << message;
+    }
+  }
+}
+
+TEST_F(CpuTest, UnsupportedOneThrows) {
+  for (const Isa isa : kIsas) {
+    if (supported(isa)) continue;
+    EXPECT_THROW(set_isa(isa), Error);
+    setenv("CONVBWD_ISA", name_of(isa), 1);
+    set_isa(std::nullopt);
+    EXPECT_THROW(active_isa(), Error);
+  }
+}
+
+TEST_F(CpuTest, CacheSizesAreSane) {
+  const CacheSizes& sizes = cache_sizes();
+  EXPECT_GE(sizes.l1d, 8u << 10);
+  EXPECT_LE(sizes.l1d, 1u << 20);
+  EXPECT_GE(sizes.l2, sizes.l1d);
+  EXPECT_LE(sizes.l2, 256u << 20);
+  EXPECT_GT(sizes.l3, 0u);
+}
+
+}  // namespace
+}  // namespace convbwd

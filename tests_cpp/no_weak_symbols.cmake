@@ -1,0 +1,12 @@
+# cmake -D NM=nm -D "OBJECTS=a.o;b.o" -P no_weak_symbols.cmake: fails if an object defines a weak or unique symbol.
+if(NOT OBJECTS)
+  message(FATAL_ERROR "no kernel objects given")
+endif()
+foreach(object IN LISTS OBJECTS)
+  execute_process(COMMAND ${NM} --demangle --defined-only ${object} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[0-9a-f]+ [WVu] [^\n]+" weak "${symbols}")
+  if(weak)
+    list(JOIN weak "\n  " weak)
+    message(SEND_ERROR "${object} defines\n  ${weak}")
+  endif()
+endforeach()

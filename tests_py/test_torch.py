@@ -1,0 +1,231 @@
+"""PyTorch: random problems against its float64 results, and its own operator samples run on this library."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import convbwd
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import Case, call_backward, call_forward, compare, reference
+from hypothesis import given
+from strategies import cases
+
+torch = pytest.importorskip("torch")
+
+from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
+
+OPS = {
+    op.name.removeprefix("nn.functional."): op
+    for op in op_db
+    if op.name in {f"nn.functional.conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)}
+}
+
+
+def to_numpy(tensor: Any) -> Any:
+    """View a tensor as an array; bfloat16 has no NumPy type of PyTorch's."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.detach().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.detach().numpy()
+
+
+def to_torch(array: np.ndarray | None) -> Any:
+    """View an array as a tensor."""
+    if array is not None and array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return None if array is None else torch.from_numpy(array)
+
+
+def torch_forward(case: Case, x: Any, w: Any, b: Any) -> Any:
+    """Compute a case with PyTorch, which has no asymmetric padding, on a padded image or by cropping the result."""
+    flat = [end for pair in reversed(case.padding) for end in pair]
+    if case.batch is None:
+        return torch_forward(dataclasses.replace(case, batch=1), x[None], w, b)[0]
+    zeros = [0] * len(case.kernel)
+    args = (case.stride, zeros, case.dilation, case.transposed, case.output_padding, case.groups)
+    if not case.transposed:
+        return torch.convolution(torch.nn.functional.pad(x, flat), w, b, *args)
+    return torch.nn.functional.pad(torch.convolution(x, w, b, *args), [-end for end in flat])
+
+
+@given(
+    case=cases(dtypes=("float64",) * 3, mask=(True,) * 3, channels_last=False, data="normal").filter(lambda c: c.batch != 0)
+)
+def test_random_problems(case: Case) -> None:
+    operands = case.operands()
+    dy, x, w, b = (torch.from_numpy(a.copy()).requires_grad_() for a in operands)
+    y = torch_forward(case, x, w, b)
+    expected = [*torch.autograd.grad(y, (x, w, b), dy), y]
+    got = [*call_backward(case, operands, "auto"), call_forward(case, operands, "auto")]
+    magnitude = reference(case, [np.abs(a) for a in operands])
+    names = ("grad_input", "grad_weight", "grad_bias", "output")
+    for name, a, e, m in zip(names, got, expected, magnitude, strict=True):
+        exact = e.detach().numpy()
+        image = name in ("grad_input", "output")
+        # PyTorch rounds too: as many terms as its own sums may have had on top of ours.
+        compare(name, case, "auto", case.canonical(a) if image else a, case.canonical(exact) if image else exact, m, 1000)
+
+
+class Replacement:
+    """`aten::convolution_backward` on the CPU as this library computes it; counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(
+        self, grad_output: Any, input: Any, weight: Any, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
+        transposed: bool, output_padding: Any, groups: int, output_mask: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        self.calls += 1
+        results = convbwd.convolution_backward(
+            *(to_numpy(tensor) for tensor in (grad_output, input, weight)),
+            bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask,
+        )  # fmt: skip
+        return tuple(to_torch(result) for result in results)
+
+
+@pytest.fixture
+def replaced() -> Iterator[Replacement]:
+    """Let PyTorch compute the gradients of its convolutions with this library, for one test."""
+    replacement = Replacement()
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("convolution_backward", replacement, "CPU")
+    try:
+        yield replacement
+    finally:
+        library._destroy()
+    before = replacement.calls
+    x = torch.ones(1, 1, 3, requires_grad=True)
+    torch.nn.functional.conv1d(x, torch.ones(1, 1, 3)).sum().backward()
+    assert replacement.calls == before
+
+
+def samples(name: str, dtype: Any) -> list[Any]:
+    """Return PyTorch's samples for an operator, the same ones each time."""
+    torch.manual_seed(0)
+    return list(OPS[name].sample_inputs("cpu", dtype, requires_grad=True))
+
+
+def gradients(name: str, sample: Any) -> list[Any]:
+    """Run a sample forward and backward; return output and gradients."""
+    leaves = [t for t in (sample.input, *sample.args) if isinstance(t, torch.Tensor)]
+    y = OPS[name](sample.input, *sample.args, **sample.kwargs)
+    seed = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).reshape(y.shape).to(y.dtype)
+    return [y.detach(), *torch.autograd.grad(y, leaves, seed)]
+
+
+def call(name: str, sample: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a sample as a function of its tensors, and those tensors."""
+    args = (sample.input, *sample.args)
+    tensors = tuple(t for t in args if isinstance(t, torch.Tensor))
+
+    def function(*given: Any) -> Any:
+        rest = iter(given)
+        moved = [next(rest) if isinstance(t, torch.Tensor) else t for t in args]
+        return OPS[name](*moved, **sample.kwargs)
+
+    return function, tensors
+
+
+DTYPES = ["float64", "float32", "bfloat16", "float16"]
+
+
+def test_there_are_samples() -> None:
+    assert len(OPS) == 6
+    assert all(len(samples(name, torch.float64)) >= 10 for name in OPS)
+
+
+@pytest.fixture(scope="module")
+def unreplaced() -> dict[tuple[str, str], list[list[Any]]]:
+    """PyTorch's own results for all samples. The 16-bit ones in float64: its own carry the rounding of its kernels."""
+    results = {}
+    for name, dtype in itertools.product(OPS, DTYPES):
+        drawn = samples(name, getattr(torch, dtype))
+        for sample in drawn if dtype in ("float16", "bfloat16") else []:
+            sample.input = sample.input.detach().double().requires_grad_()
+            sample.args = tuple(a.detach().double().requires_grad_() if torch.is_tensor(a) else a for a in sample.args)
+        results[name, dtype] = [gradients(name, sample) for sample in drawn]
+    return results
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPS)
+def test_operator_samples(unreplaced: Any, replaced: Replacement, name: str, dtype: str) -> None:
+    drawn = samples(name, getattr(torch, dtype))
+    for sample, expected in zip(drawn, unreplaced[name, dtype], strict=True):
+        for got, want in zip(gradients(name, sample)[1:], expected[1:], strict=True):
+            assert got.dtype == getattr(torch, dtype) and got.shape == want.shape
+            eps = torch.finfo(got.dtype).eps
+            torch.testing.assert_close(got.to(want.dtype), want, rtol=8 * eps, atol=8 * eps * float(want.abs().max()))
+    assert replaced.calls == len(drawn)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_gradcheck(replaced: Replacement, name: str) -> None:
+    for sample in samples(name, torch.float64):
+        function, tensors = call(name, sample)
+        assert gradcheck(function, tensors, fast_mode=bool(OPS[name].gradcheck_fast_mode))
+    assert replaced.calls > 0
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_gradgradcheck(replaced: Replacement, name: str) -> None:
+    for sample in samples(name, torch.float64):
+        function, tensors = call(name, sample)
+        assert gradgradcheck(function, tensors, fast_mode=bool(OPS[name].gradcheck_fast_mode))
+    assert replaced.calls > 0
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_modules_reach_it_without_bias(replaced: Replacement, name: str) -> None:
+    # Without a bias autograd passes bias_sizes=[0] and masks the third result; sum() expands the gradient.
+    sample = next(s for s in samples(name, torch.float64) if s.args[1] is None)
+    function, tensors = call(name, sample)
+    x, w = tensors
+    expanded = torch.autograd.grad(function(x, w).sum(), tensors)
+    y = function(x, w)
+    written_out = torch.autograd.grad(y, tensors, torch.ones_like(y))
+    assert replaced.calls == 2
+    torch.testing.assert_close(expanded, written_out, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("over", ["images", "weights", "both"])
+def test_vmap_of_grad(replaced: Replacement, transposed: bool, over: str) -> None:
+    torch.manual_seed(0)
+    images = torch.randn(5, 2, 4, 7, 6, dtype=torch.float64)
+    weights = torch.randn(5, 4, 2, 3, 3, dtype=torch.float64) if transposed else torch.randn(5, 6, 2, 3, 3).double()
+    function = torch.nn.functional.conv_transpose2d if transposed else torch.nn.functional.conv2d
+
+    def loss(image: Any, weight: Any) -> Any:
+        return function(image, weight, stride=2, padding=1, groups=2).sin().sum()
+
+    axes = (0 if over != "weights" else None, 0 if over != "images" else None)
+    operands = (images if axes[0] == 0 else images[0], weights if axes[1] == 0 else weights[0])
+    grad = torch.func.grad(loss, argnums=(0, 1))
+    got = torch.func.vmap(grad, in_dims=axes)(*operands)
+    assert replaced.calls > 0
+    for i in range(5):
+        one = grad(*(a if axis is None else a[i] for a, axis in zip(operands, axes, strict=True)))
+        for a, b in zip(got, one, strict=True):
+            torch.testing.assert_close(a[i], b)
+
+
+def test_channels_last_tensors(replaced: Replacement) -> None:
+    torch.manual_seed(0)
+    convolution = torch.nn.Conv2d(4, 6, 3, stride=2, groups=2).double()
+    x = torch.randn(2, 4, 9, 9, dtype=torch.float64)
+    results = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        image = x.clone().to(memory_format=memory_format).requires_grad_()
+        convolution = convolution.to(memory_format=memory_format)
+        y = convolution(image)
+        results.append(torch.autograd.grad(y.square().sum(), (image, *convolution.parameters())))
+    assert replaced.calls == 2
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
