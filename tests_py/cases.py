@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-import convbwd
 import ml_dtypes
 import numpy as np
+
+import convbwd
 from convbwd import _reference
 
 T = TypeVar("T")
@@ -85,7 +86,11 @@ class Case:
     def weight_shape(self) -> tuple[int, ...]:
         """Shape of the weight."""
         first, second = self.in_channels, self.out_channels
-        return (self.groups * (first if self.transposed else second), second if self.transposed else first, *self.kernel)
+        return (
+            self.groups * (first if self.transposed else second),
+            second if self.transposed else first,
+            *self.kernel,
+        )
 
     def image_shape(self, channels: int, size: tuple[int, ...]) -> tuple[int, ...]:
         """Shape, as the user hands it over, of an image with that many channels a group."""
@@ -145,16 +150,15 @@ def wider(a: str, b: str) -> str:
 def make_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, layout: str, data: str) -> Array:
     """Return random values of a shape and dtype in a memory layout."""
     drawn = tuple(1 if layout == "broadcast" and rng.random() < 0.5 else size for size in shape)
-    if data == "integers":
-        values = rng.integers(-3, 4, drawn).astype(float)
-    else:
-        values = rng.standard_normal(drawn)
+    values = rng.integers(-3, 4, drawn).astype(float) if data == "integers" else rng.standard_normal(drawn)
     if data == "nonfinite":
         chance = rng.random(drawn)
         values[chance < 0.1] = 0
         rare = chance > 1 - min(0.2, 1.5 / max(values.size, 1))
         values[rare] = rng.choice([np.inf, -np.inf, np.nan], drawn)[rare]
-    return np.broadcast_to(values.astype(dtype), shape) if layout == "broadcast" else arrange(rng, values, dtype, layout)
+    return (
+        np.broadcast_to(values.astype(dtype), shape) if layout == "broadcast" else arrange(rng, values, dtype, layout)
+    )
 
 
 def arrange(rng: np.random.Generator, values: Array, dtype: Any, layout: str) -> Array:
@@ -203,7 +207,12 @@ def draw_case(source: Source, scale: int = 1) -> Case:
         extra.append(rest if transposed else 0)
     most = 6 * scale
     style = source.choice(("dense", "grouped", "depthwise", "multiplier", "divider"))
-    groups = 1 if style == "dense" else source.integer(2, 4) if style == "grouped" else source.integer(1, most)
+    if style in ("dense", "grouped"):
+        groups = 1 if style == "dense" else source.integer(2, 4)
+        in_channels, out_channels = (source.integer(1, most // groups + 1) for _ in range(2))
+    else:
+        groups = source.integer(1, most)
+        in_channels, out_channels = 1 + (style == "divider"), 1 + (style == "multiplier")
     batch = source.integer(-1, 3)
     return Case(
         input_size=tuple(sizes),
@@ -215,8 +224,8 @@ def draw_case(source: Source, scale: int = 1) -> Case:
         transposed=transposed,
         batch=batch if batch >= 0 else None,
         groups=groups,
-        in_channels=source.integer(1, most // groups + 1) if style in ("dense", "grouped") else 1 + (style == "divider"),
-        out_channels=source.integer(1, most // groups + 1) if style in ("dense", "grouped") else 1 + (style == "multiplier"),
+        in_channels=in_channels,
+        out_channels=out_channels,
         channels_last=source.choice((False, True)),
         mask=source.choice(MASKS),
         dtypes=draw_dtypes(source),
@@ -251,7 +260,7 @@ def call_forward(case: Case, operands: Sequence[Array], algorithm: str) -> Array
 
 
 def reference(case: Case, operands: Sequence[Array]) -> list[Array]:
-    """Return grad_input, grad_weight, grad_bias and the forward result, channels-first and batched, in wide arithmetic."""
+    """Return grad_input, grad_weight, grad_bias and the output, channels-first and batched, in wide arithmetic."""
     dtype = np.longdouble if "float64" in case.dtypes else np.float64
     dy, x, w, b = (a.astype(np.float64).astype(dtype) for a in operands)
     dy, x = case.canonical(dy), case.canonical(x)
@@ -275,7 +284,9 @@ def compare(name: str, case: Case, algorithm: str, got: Array, exact: Array, mag
     if case.data == "integers":
         expected = exact.astype(np.float64).astype(dtype).astype(np.float64)
         wrong = got != expected
-        assert not wrong.any(), f"{name}: integers differ at {first(wrong)}: got {got[wrong][0]}, not {expected[wrong][0]}"
+        assert not wrong.any(), (
+            f"{name}: integers differ at {first(wrong)}: got {got[wrong][0]}, not {expected[wrong][0]}"
+        )
         return
     wide = algorithm == "reference" or dtype == np.float64
     bound = (4 + math.sqrt(terms)) * np.finfo(np.float64 if wide else np.float32).eps * magnitude
@@ -293,10 +304,10 @@ def compare(name: str, case: Case, algorithm: str, got: Array, exact: Array, mag
         assert not lost.any(), f"{name}: {got[lost][0]} at {first(lost)}, not {exact[lost][0]}"
     error = np.where(finite & ~spread, np.abs(got - exact), 0)
     wrong = error > np.where(finite, bound, 0)
-    assert not wrong.any(), (
-        f"{name}: got {got[wrong][0]} at {first(wrong)}, not {exact[wrong][0]}: "
-        f"{float(np.max(error[wrong] / np.maximum(bound[wrong], 1e-300))):.3g} times the bound, {wrong.sum()} of {wrong.size}"
-    )
+    if wrong.any():
+        ratio = float(np.max(error[wrong] / np.maximum(bound[wrong], 1e-300)))
+        where = f"got {got[wrong][0]} at {first(wrong)}, not {exact[wrong][0]}"
+        raise AssertionError(f"{name}: {where}: {ratio:.3g} times the bound, {wrong.sum()} of {wrong.size}")
 
 
 def bits(results: Sequence[Array | None]) -> list[bytes | None]:

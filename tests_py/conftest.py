@@ -3,10 +3,11 @@
 import os
 import zlib
 
-import convbwd
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+import convbwd
 
 # Derandomised: every run of a profile tests the same examples.
 for _name, _examples in (("dev", 150), ("ci", 600)):

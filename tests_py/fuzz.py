@@ -8,6 +8,8 @@ Stops at the first failure with exit code 1 and prints the problem and how to ru
 import argparse
 import collections
 import dataclasses
+import faulthandler
+import sys
 import time
 
 from cases import ALGORITHMS, RandomSource, check, draw_case
@@ -25,7 +27,9 @@ def run_one(seed: int, index: int, algorithms: tuple[str, ...] = ALGORITHMS) -> 
         check(case, algorithm)
     except BaseException:
         print(f"\nfailed with algorithm={algorithm!r}: {case}")
-        print(f"again: python tests_py/fuzz.py --seed {seed} --first {index} --count 1 --algorithm {' '.join(algorithms)}")
+        print(
+            f"again: python tests_py/fuzz.py --seed {seed} --first {index} --count 1 --algorithm {' '.join(algorithms)}"
+        )
         raise
     return algorithm
 
@@ -36,11 +40,15 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20000, help="problems to run")
     parser.add_argument("--seed", type=int, default=0, help="names the stream of problems")
     parser.add_argument("--first", type=int, default=0, help="index of the first problem")
-    parser.add_argument("--algorithm", nargs="+", default=ALGORITHMS, choices=ALGORITHMS, help="algorithms to draw from")
+    parser.add_argument(
+        "--algorithm", nargs="+", default=ALGORITHMS, choices=ALGORITHMS, help="algorithms to draw from"
+    )
     options = parser.parse_args()
+    faulthandler.enable()
     start = time.monotonic()
     ran: collections.Counter[str] = collections.Counter()
     for index in range(options.first, options.first + options.count):
+        print(f"\r{index} ", end="", file=sys.stderr, flush=True)  # names the problem even if the process dies of it
         ran[run_one(options.seed, index, tuple(options.algorithm))] += 1
     print(f"{ran.total()} problems of seed {options.seed} passed in {time.monotonic() - start:.0f} s: {dict(ran)}")
 

@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from cases import Case, draw_case
 from hypothesis import strategies as st
+
+from cases import Case, draw_case
 
 T = TypeVar("T")
 

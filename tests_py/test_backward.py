@@ -4,12 +4,13 @@ import dataclasses
 import math
 from typing import Any
 
-import convbwd
 import numpy as np
 import pytest
+from hypothesis import given, settings
+
+import convbwd
 from cases import ALGORITHMS, MASKS, Case, RandomSource, call_backward, call_forward, check, draw_case, reference
 from fuzz import run_one
-from hypothesis import given, settings
 from strategies import cases
 
 FLOAT64: dict[str, Any] = {"dtypes": ("float64",) * 3, "mask": (True, True, True), "data": "normal"}

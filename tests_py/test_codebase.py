@@ -4,15 +4,23 @@ import importlib.metadata
 import re
 from pathlib import Path
 
-import convbwd
 import pytest
+
+import convbwd
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
 SOURCES = sorted(p.relative_to(CSRC) for p in CSRC.rglob("*") if p.suffix in (".cpp", ".hpp", ".h", ".inl"))
 LAYERS = {
-    "include/convbwd/types.hpp": 0, "base": 1, "format": 2, "kernels": 2, "engine": 3, "include": 4, "conv": 4, "bindings": 5,
-}  # fmt: skip
+    "include/convbwd/types.hpp": 0,
+    "base": 1,
+    "kernels": 2,
+    "format": 3,
+    "engine": 4,
+    "conv": 5,
+    "include": 5,
+    "bindings": 6,
+}
 
 
 def layer(path: str) -> tuple[str, int]:

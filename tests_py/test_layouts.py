@@ -1,8 +1,9 @@
 """Memory layouts of the operands and data formats: what they say must not change what comes out."""
 
-import convbwd
 import numpy as np
 import pytest
+
+import convbwd
 from cases import DTYPES, FORMATS, LAYOUTS, arrange
 
 SHAPES = {"input": (2, 4, 9, 8), "weight": (6, 2, 3, 2), "grad_output": (2, 6, 5, 4)}
@@ -83,4 +84,5 @@ def test_channels_last(
 @pytest.mark.parametrize(("alias", "name"), [("NCW", "NCL"), ("NWC", "NLC")])
 def test_aliases(alias: str, name: str) -> None:
     x, w = np.arange(12.0).reshape(1, 3, 4), np.ones((2, 3 if alias == "NCW" else 4, 1))
-    np.testing.assert_array_equal(convbwd.convolution(x, w, data_format=alias), convbwd.convolution(x, w, data_format=name))
+    y = convbwd.convolution(x, w, data_format=name)
+    np.testing.assert_array_equal(convbwd.convolution(x, w, data_format=alias), y)

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import convbwd
 import numpy as np
 import pytest
+
+import convbwd
 from cases import Case, RandomSource, bits, call_backward, call_forward, draw_case
 
 # Large enough that the engine has more tasks than one.

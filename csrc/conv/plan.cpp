@@ -20,10 +20,18 @@ constexpr Index kFewChannels = 8;
 constexpr double kTinyProducts = 4096;
 // Above so many, no workspace limit justifies plain loops.
 constexpr double kManyProducts = 1 << 20;
+constexpr std::size_t kNoLimit = std::size_t{1} << 50;
 
 double products(const Problem& p) {
   return static_cast<double>(p.n * p.groups) * static_cast<double>(p.ci * p.co) * static_cast<double>(p.taps()) *
          static_cast<double>(p.y_plane());
+}
+
+Index5 dense_strides(const Index5& size) {
+  Index5 stride;
+  Index dense = 1;
+  for (std::size_t a = 5; a-- > 0; dense *= size[a]) stride[a] = dense;
+  return stride;
 }
 
 // A tensor as a five-axis view. Axes of size one get the stride that a dense tensor would have.
@@ -32,17 +40,29 @@ View five_axes(const Tensor& t, bool unbatched) {
   const std::size_t rank = t.shape.size(), lead = unbatched ? 1 : 0, spatial = rank + lead - 2;
   const auto axis = [&](std::size_t a) { return a + lead < 2 ? a + lead : a + lead + 3 - spatial; };
   for (std::size_t a = 0; a < rank; ++a) v.size[axis(a)] = t.shape[a];
-  Index dense = 1;
-  for (std::size_t a = 5; a-- > 0;) {
-    v.stride[a] = dense;
-    if (v.size[a] > 1) dense *= v.size[a];
+  if (t.strides.empty()) {
+    v.stride = dense_strides(v.size);
+  } else {
+    for (std::size_t a = 0; a < rank; ++a) v.stride[axis(a)] = t.strides[a];
   }
-  if (!t.strides.empty())
-    for (std::size_t a = 0; a < rank; ++a)
-      if (t.shape[a] > 1) v.stride[axis(a)] = t.strides[a];
   for (std::size_t a = 5; a-- > 0;)
     if (v.size[a] == 1) v.stride[a] = a == 4 ? 1 : v.size[a + 1] * v.stride[a + 1];
   return v;
+}
+
+// Where result i will be written.
+View result_view(const Request& r, const Checked& c, std::size_t i) {
+  const bool image = i == 0;
+  Tensor t{nullptr, c.results[i].dtype, c.results[i].shape, r.result_strides[i]};
+  if (image && r.channels_last && t.strides.empty()) {
+    const std::size_t channel = c.unbatched ? 0 : 1, rank = t.shape.size();
+    t.strides.resize(rank);
+    Index dense = t.shape[channel];
+    for (std::size_t a = rank; a-- > channel + 1; dense *= t.shape[a]) t.strides[a] = dense;
+    t.strides[channel] = 1;
+    if (!c.unbatched) t.strides[0] = dense;
+  }
+  return five_axes(t, image && c.unbatched);
 }
 
 View channels_view(const Tensor& t) {
@@ -89,19 +109,29 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
       width *= static_cast<Index>(members);
     }
   const bool few = algorithm != Algorithm::blas && width <= kFewChannels;
-  const auto attempt = [&]() -> std::unique_ptr<Pass> {
+  const auto make = [&](const PassSpec& of, bool vectors_along_pixels) {
+    if (vectors_along_pixels) return weights ? make_dots(of, native) : make_rows(of, native);
+    return weights ? make_gather_weights(of, kernels) : make_gather(of, kernels);
+  };
+  // Which algorithm fits is decided for dense operands: strides must not change the order of sums.
+  PassSpec dense = spec;
+  for (View* v : {&dense.operands.x, &dense.operands.w, &dense.operands.y}) v->stride = dense_strides(v->size);
+  const bool is_dense = dense.operands.x.stride == spec.operands.x.stride &&
+                        dense.operands.w.stride == spec.operands.w.stride &&
+                        dense.operands.y.stride == spec.operands.y.stride;
+  for (int round = 0; round < 2; ++round) {
     for (const bool vectors_along_pixels : {few, !few}) {
       if (vectors_along_pixels && algorithm == Algorithm::blas) continue;
-      auto pass = vectors_along_pixels ? (weights ? make_dots(spec, native) : make_rows(spec, native))
-                                       : (weights ? make_gather_weights(spec, kernels) : make_gather(spec, kernels));
-      if (pass) return pass;
+      auto pass = make(dense, vectors_along_pixels);
+      if (!pass) continue;
+      if (is_dense) return pass;
+      if (auto strided = make(spec, vectors_along_pixels)) return strided;
+      spec.budget = kNoLimit;
+      return make(spec, vectors_along_pixels);
     }
-    return nullptr;
-  };
-  if (auto pass = attempt()) return pass;
-  if (algorithm == Algorithm::automatic && work < kManyProducts) return make_reference(spec);
-  spec.budget = static_cast<std::size_t>(1) << 50;
-  if (auto pass = attempt()) return pass;
+    if (algorithm == Algorithm::automatic && work < kManyProducts) return make_reference(spec);
+    dense.budget = spec.budget = kNoLimit;
+  }
   throw Error(ErrorKind::internal, "no algorithm for " + to_string(p));
 }
 
@@ -117,6 +147,8 @@ std::unique_ptr<Pass> make_pass(const PassSpec& spec, Algorithm algorithm) {
 struct Plan::Impl {
   Checked checked;
   std::array<bool, 3> mask{};
+  View grad_output, input, weight;  // as planned for
+  std::array<View, 3> results;
   std::unique_ptr<Pass> output, grad_input, grad_weight, grad_bias;
 
   std::size_t workspace_bytes() const {
@@ -136,31 +168,34 @@ Plan Plan::make(const Request& r) {
   const Problem& p = c.problem;
   const bool empty = p.n == 0 || p.ci == 0 || p.co == 0;
   const int threads = get_num_threads();
-  const View input = five_axes(r.input, c.unbatched), weight = five_axes(r.weight, false);
+  impl->input = five_axes(r.input, c.unbatched);
+  impl->weight = five_axes(r.weight, false);
+  const View &input = impl->input, &weight = impl->weight, &grad_output = impl->grad_output;
   PassSpec spec{p, Unknown::y, {}, threads, 0};
   if (!r.grad_output) {
-    const View output = five_axes({nullptr, c.results[0].dtype, c.results[0].shape, {}}, c.unbatched);
+    const View& output = impl->results[0] = result_view(r, c, 0);
     spec.unknown = c.transposed ? Unknown::x : Unknown::y;
     spec.operands = {c.transposed ? output : input, weight, c.transposed ? input : output, {}};
     if (!empty) impl->output = make_pass(spec, r.algorithm);
     return Plan(std::move(impl));
   }
   impl->mask = r.output_mask;
-  const View grad_output = five_axes(*r.grad_output, c.unbatched);
-  const auto result = [&](std::size_t i) { return Tensor{nullptr, c.results[i].dtype, c.results[i].shape, {}}; };
-  if (r.output_mask[0] && !empty) {
-    const View grad_input = five_axes(result(0), c.unbatched);
+  impl->grad_output = five_axes(*r.grad_output, c.unbatched);
+  if (r.output_mask[0]) {
+    const View& grad_input = impl->results[0] = result_view(r, c, 0);
     spec.unknown = c.transposed ? Unknown::y : Unknown::x;
     spec.operands = {c.transposed ? grad_output : grad_input, weight, c.transposed ? grad_input : grad_output, {}};
-    impl->grad_input = make_pass(spec, r.algorithm);
+    if (!empty) impl->grad_input = make_pass(spec, r.algorithm);
   }
-  if (r.output_mask[1] && !empty) {
+  if (r.output_mask[1]) {
+    const View& grad_weight = impl->results[1] = result_view(r, c, 1);
     spec.unknown = Unknown::w;
-    spec.operands = {c.transposed ? grad_output : input, five_axes(result(1), false), c.transposed ? input : grad_output, {}};
-    impl->grad_weight = make_pass(spec, r.algorithm);
+    spec.operands = {c.transposed ? grad_output : input, grad_weight, c.transposed ? input : grad_output, {}};
+    if (!empty) impl->grad_weight = make_pass(spec, r.algorithm);
   }
   const bool summable = std::find(grad_output.size.begin(), grad_output.size.end(), 0) == grad_output.size.end();
-  if (r.output_mask[2] && summable) impl->grad_bias = make_bias_gradient(grad_output, threads);
+  if (r.output_mask[2] && summable)
+    impl->grad_bias = make_bias_gradient(grad_output, r.algorithm == Algorithm::reference, threads);
   return Plan(std::move(impl));
 }
 
@@ -180,38 +215,47 @@ std::string Plan::explain() const {
   return s.str();
 }
 
+namespace {
+
+View as_planned(const Tensor& t, const View& plan, bool unbatched, const char* name) {
+  View v = five_axes(t, unbatched);
+  const bool empty = std::find(v.size.begin(), v.size.end(), 0) != v.size.end();
+  if (v.dtype != plan.dtype || v.size != plan.size || (v.stride != plan.stride && !empty))
+    throw Error(ErrorKind::value, std::string("Plan: ") + name + " must have the dtype, shape and strides that the plan was made for");
+  return v;
+}
+
+}  // namespace
+
 void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
                     const std::array<Tensor, 3>& results) const {
-  const Checked& c = impl_->checked;
-  const View dy = five_axes(grad_output, c.unbatched), x = five_axes(input, c.unbatched), w = five_axes(weight, false);
-  Arena arena(impl_->workspace_bytes());
-  if (impl_->mask[0]) {
-    const View dx = five_axes(results[0], c.unbatched);
-    if (impl_->grad_input) impl_->grad_input->run({c.transposed ? dy : dx, w, c.transposed ? dx : dy, {}}, arena.data());
-    else fill(dx, {});
-  }
-  if (impl_->mask[1]) {
-    const View dw = five_axes(results[1], false);
-    if (impl_->grad_weight) impl_->grad_weight->run({c.transposed ? dy : x, dw, c.transposed ? x : dy, {}}, arena.data());
-    else fill(dw, {});
-  }
-  if (impl_->mask[2]) {
-    const View db = channels_view(results[2]);
-    if (impl_->grad_bias) impl_->grad_bias->run({{}, {}, dy, db}, arena.data());
-    else fill(db, {});
-  }
+  const Impl& plan = *impl_;
+  const bool transposed = plan.checked.transposed, unbatched = plan.checked.unbatched;
+  const View dy = as_planned(grad_output, plan.grad_output, unbatched, "grad_output");
+  const View x = as_planned(input, plan.input, unbatched, "input"), w = as_planned(weight, plan.weight, false, "weight");
+  View dx, dw, db;
+  if (plan.mask[0]) dx = as_planned(results[0], plan.results[0], unbatched, "grad_input");
+  if (plan.mask[1]) dw = as_planned(results[1], plan.results[1], false, "grad_weight");
+  if (plan.mask[2]) db = channels_view(results[2]);
+  Arena arena(plan.workspace_bytes());
+  const auto run = [&](bool wanted, const std::unique_ptr<Pass>& pass, const Operands& o, const View& result) {
+    if (!wanted) return;
+    if (pass) pass->run(o, arena.data());
+    else fill(result, {});
+  };
+  run(plan.mask[0], plan.grad_input, {transposed ? dy : dx, w, transposed ? dx : dy, {}}, dx);
+  run(plan.mask[1], plan.grad_weight, {transposed ? dy : x, dw, transposed ? x : dy, {}}, dw);
+  run(plan.mask[2], plan.grad_bias, {{}, {}, dy, db}, db);
 }
 
 void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const {
-  const Checked& c = impl_->checked;
-  const View x = five_axes(input, c.unbatched), w = five_axes(weight, false), y = five_axes(output, c.unbatched);
-  const View b = bias ? channels_view(*bias) : View{};
-  if (impl_->output) {
-    Arena arena(impl_->workspace_bytes());
-    impl_->output->run({c.transposed ? y : x, w, c.transposed ? x : y, b}, arena.data());
-    return;
-  }
-  fill(y, b);
+  const Impl& plan = *impl_;
+  const bool transposed = plan.checked.transposed, unbatched = plan.checked.unbatched;
+  const View x = as_planned(input, plan.input, unbatched, "input"), w = as_planned(weight, plan.weight, false, "weight");
+  const View y = as_planned(output, plan.results[0], unbatched, "output"), b = bias ? channels_view(*bias) : View{};
+  if (!plan.output) return fill(y, b);
+  Arena arena(plan.workspace_bytes());
+  plan.output->run({transposed ? y : x, w, transposed ? x : y, b}, arena.data());
 }
 
 std::vector<std::pair<std::string, std::string>> build_info() {

@@ -60,8 +60,8 @@ class BiasGradient final : public Pass {
 
 }  // namespace
 
-std::unique_ptr<Pass> make_bias_gradient(const View& y, int threads) {
-  if (y.dtype == DType::float64) return std::make_unique<BiasGradient<double>>(y, threads);
+std::unique_ptr<Pass> make_bias_gradient(const View& y, bool wide, int threads) {
+  if (wide || y.dtype == DType::float64) return std::make_unique<BiasGradient<double>>(y, threads);
   return std::make_unique<BiasGradient<float>>(y, threads);
 }
 

@@ -289,7 +289,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
     for (Index c = 0; c < k; ++c) {
       point(c * kernel.nr);
       const void* from = advance(src, w.dtype, c * sk);
-      if (taps == 1 && sn == 1) {
+      if (taps == 1 && sn == 1 && table[0]) {
         load_row(kernels_, table[0], from, w.dtype, 1, n);
         std::fill(table[0] + n, table[0] + kernel.nr, T{});
       } else {

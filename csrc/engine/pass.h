@@ -51,7 +51,8 @@ std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernel
 template <class T>
 std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);             // unknown w
 std::unique_ptr<Pass> make_reference(const PassSpec& spec);                                     // any
-std::unique_ptr<Pass> make_bias_gradient(const View& y, int threads);                          // o.bias from o.y
+/// Sums of o.y along all axes but 1, to o.bias; `wide` sums in double throughout.
+std::unique_ptr<Pass> make_bias_gradient(const View& y, bool wide, int threads);
 
 /// Hands out aligned pieces of a workspace; with no memory behind it, it only counts.
 class Carver {

@@ -29,14 +29,15 @@ def _solve(
     wg = w.reshape(groups, len(w) // groups, *w.shape[1:])
     axes = "abc"[: x.ndim - 2]
     for tap in np.ndindex(*w.shape[2:]):
-        xs, ys = [], []
+        xs: list[Any] = [Ellipsis]
+        ys: list[Any] = [Ellipsis]
         for i, o, t, s, (before, _), d in zip(x.shape[2:], y.shape[2:], tap, stride, padding, dilation, strict=True):
             first = t * d - before  # where in x output 0 reads; outputs low .. high - 1 read inside x
             low = max(0, -(first // s))
             high = max(low, min(o, (i - 1 - first) // s + 1))
             xs.append(slice(low * s + first, high * s + first, s))
             ys.append(slice(low, high))
-        xt, wt, yt = xg[..., *xs], wg[..., *tap], yg[..., *ys]
+        xt, wt, yt = xg[tuple(xs)], wg[(..., *tap)], yg[tuple(ys)]
         if unknown == "y":
             yt += np.einsum(f"ngi{axes},goi->ngo{axes}", xt, wt)
         elif unknown == "x":
