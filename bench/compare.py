@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import convbwd
 import numpy as np
+
+import convbwd
 from cases import DEFAULT_SHAPES, HERE, Case, load_cases
 
 # Fresh pages cost more than many of these convolutions. With these settings freed memory stays in the process.

@@ -11,8 +11,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import convbwd
 import numpy as np
+
+import convbwd
 from cases import DEFAULT_SHAPES, Case, load_cases
 from convbwd import _core
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from convbwd import demo
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

@@ -15,6 +15,7 @@ from cases import Case, call_backward, call_forward, compare, reference
 from strategies import cases
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")  # what PyTorch's operator samples import
 
 from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402

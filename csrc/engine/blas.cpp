@@ -13,36 +13,46 @@ namespace convbwd {
 
 namespace {
 
-constexpr int kRows = 512;            // rows of a call: enough for a GEMM to reach its speed
-constexpr std::int64_t kPack = 8192;  // elements of X gathered at a time
+constexpr int kRows = 512;   // rows of a call: enough for a GEMM to reach its speed
+constexpr int kPack = 8192;  // elements of X gathered at a time
 
-void gemm(int m, int n, int k, const float* a, const float* b, int ldb, float* c) {
-  CONVBWD_CBLAS(cblas_sgemm)(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.f, a, k, b, ldb, 1.f, c, n);
+void gemm(int m, int n, int k, const float* a, int lda, const float* b, int ldb, float* c) {
+  CONVBWD_CBLAS(cblas_sgemm)(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.f, a, lda, b, ldb, 1.f, c, n);
 }
-void gemm(int m, int n, int k, const double* a, const double* b, int ldb, double* c) {
-  CONVBWD_CBLAS(cblas_dgemm)(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1., a, k, b, ldb, 1., c, n);
+void gemm(int m, int n, int k, const double* a, int lda, const double* b, int ldb, double* c) {
+  CONVBWD_CBLAS(cblas_dgemm)(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1., a, lda, b, ldb, 1., c, n);
 }
 
-// The kernel's contract by GEMMs on gathered blocks of X. Gathering always, even where BLAS could read in place, keeps
-// the shape of every call, and so its bits, free of the memory layout.
+// The kernel's contract by GEMMs on gathered blocks of X. Gathering always, even where BLAS could read in place, and
+// across segments where B goes on, keeps the shape of every call, and so its bits, free of the memory layout.
 template <class T>
 void gather(int nr, int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* segments,
             std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
   constexpr int kBlock = 64;  // rows
+  constexpr int kWidth = kPack / kBlock;
   T block[kBlock * 64], pack[kPack];
   for (int i0 = 0; i0 < m; i0 += kBlock) {
     const int rows = std::min(kBlock, m - i0);
     std::fill(block, block + rows * nr, T{});
-    const std::int64_t most = kPack / rows;
+    int width = 0;
+    std::ptrdiff_t start = 0;  // in B, of the columns gathered so far
+    const auto flush = [&] {
+      if (width) gemm(rows, nr, width, pack, kWidth, b + start, static_cast<int>(bstep), block);
+      width = 0;
+    };
     for (const Segment* s = segments; s != segments + count; ++s)
-      for (std::int64_t k0 = 0; k0 < s->len; k0 += most) {
-        const int k = static_cast<int>(std::min(most, s->len - k0));
+      for (std::int64_t k0 = 0; k0 < s->len;) {
+        const std::ptrdiff_t at = s->b + k0 * bstep;
+        if (width == kWidth || (width && at != start + width * bstep)) flush();
+        if (width == 0) start = at;
+        const int k = static_cast<int>(std::min<std::int64_t>(kWidth - width, s->len - k0));
         for (int i = 0; i < rows; ++i) {
           const T* from = x + row[i0 + i] + s->x + k0 * xstep;
-          for (int j = 0; j < k; ++j) pack[i * k + j] = from[j * xstep];
+          for (int j = 0; j < k; ++j) pack[i * kWidth + width + j] = from[j * xstep];
         }
-        gemm(rows, nr, k, pack, b + s->b + k0 * bstep, static_cast<int>(bstep), block);
+        width += k, k0 += k;
       }
+    flush();
     for (int i = 0; i < rows; ++i) {
       T* out = c + crow[i0 + i];
       for (int j = 0; j < nr; ++j) out[j] = accumulate ? out[j] + block[i * nr + j] : block[i * nr + j];

@@ -41,14 +41,18 @@ class GatherWeights final : public Pass {
   };
   using Index4 = std::array<Index, 4>;  // in the order of order_
 
-  bool configure(int vectors, Index rows);
+  bool configure(int vectors, Index rows, Index taps);
   Slot carve(Carver& carver) const;
-  void sum(const Operands& o, Index g, Index n0, Index m0, Index slab, const Slot& s, T* tiles) const;
-  void chunk(const Operands& o, Index g, Index n0, Index n, Index m0, Index m, Index number, const Slot& s, T* tiles,
-             bool accumulate) const;
-  void store(const Operands& o, Index g, Index n0, Index m0, const T* tiles, T* lines) const;
+  // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on.
+  struct Block {
+    Index g, n0, n, m0, m, t0, taps;
+  };
+  Block block_of(Index number) const;
+  void sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const;
+  void chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles, bool accumulate) const;
+  void store(const Operands& o, const Block& b, const T* tiles, T* lines) const;
   const GatherKernel<T>& kernel(Index columns) const { return kernels_.gather[ceil_div(columns, kernels_.lanes) - 1]; }
-  Index block() const { return vectors_ * kernels_.lanes; }
+  Index width() const { return vectors_ * kernels_.lanes; }
 
   PassSpec spec_;
   const KernelSet<T>& kernels_;
@@ -63,6 +67,7 @@ class GatherWeights final : public Pass {
   Index copy_plane_ = 0, copy_images_ = 1;
   int vectors_ = 1;
   Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;
+  Index taps_ = 1, tap_blocks_ = 1;  // all taps, unless those of a single channel are too many for a task
   Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0, tile_elements_ = 0;
 };
 
@@ -98,21 +103,23 @@ template <class T>
 typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
   Slot s{};
   if (slabs_ == 1) s.tiles = carver.take<T>(tile_elements_);
-  s.panel = carver.take<T>(chunk_pixels_ * block());
+  s.panel = carver.take<T>(chunk_pixels_ * width());
   if (copy_) s.copy = carver.take<T>(copy_images_ * copy_plane_ * rows_);
   s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
-  s.lines = carver.take<T>(kStoreRows * block());
+  s.lines = carver.take<T>(kStoreRows * width());
   return s;
 }
 
 template <class T>
-bool GatherWeights<T>::configure(int vectors, Index rows) {
+bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
   const Problem& p = spec_.problem;
   vectors_ = vectors;
+  taps_ = taps;
+  tap_blocks_ = ceil_div(p.taps(), taps_);
   rows_ = std::min(rows, cm_);
   row_blocks_ = ceil_div(cm_, rows_);
-  column_blocks_ = ceil_div(cn_, block());
-  tile_elements_ = rows_ * p.taps() * std::min(block(), round_up(cn_, kernels_.lanes));
+  column_blocks_ = ceil_div(cn_, width());
+  tile_elements_ = rows_ * taps_ * std::min(width(), round_up(cn_, kernels_.lanes));
   if (copy_) {
     Index4 reach{1, 1, 1, 1};
     for (std::size_t i = 0; i < 4; ++i) {
@@ -128,7 +135,7 @@ bool GatherWeights<T>::configure(int vectors, Index rows) {
   Carver slot;
   carve(slot);
   slot_bytes_ = static_cast<Index>(slot.used());
-  tasks_ = p.groups * row_blocks_ * column_blocks_ * slabs_;
+  tasks_ = p.groups * row_blocks_ * tap_blocks_ * column_blocks_ * slabs_;
   shared_bytes_ = slabs_ > 1 ? tasks_ * round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) : 0;
   const Index room = (static_cast<Index>(spec_.budget) - shared_bytes_) / slot_bytes_;
   slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, room}));
@@ -177,16 +184,19 @@ bool GatherWeights<T>::plan() {
     const Index most = std::max<Index>(1, kTileBytes / row_bytes);
     for (Index rows = ceil_div(cm_, ceil_div(cm_, most)); rows >= 1;
          rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2)
-      if (configure(v, rows)) return true;
+      if (configure(v, rows, p.taps())) return true;
+    for (Index taps = ceil_div(p.taps(), 2); taps >= mr; taps = ceil_div(taps, 2))
+      if (configure(v, 1, taps)) return true;
   }
   return false;
 }
 
 // Adds one chunk of the reduction to the tiles, laid out as [input channel][tap][nr].
 template <class T>
-void GatherWeights<T>::chunk(const Operands& o, Index g, Index n0, Index n, Index m0, Index m, Index number,
-                             const Slot& s, T* tiles, bool accumulate) const {
+void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles,
+                             bool accumulate) const {
   const Problem& p = spec_.problem;
+  const auto [g, n0, n, m0, m, t0, taps] = b;
   const GatherKernel<T>& kernel = this->kernel(n);
   Index4 begin, extent;
   for (std::size_t i = 4; i-- > 0; number /= chunks_[i]) {
@@ -236,7 +246,6 @@ void GatherWeights<T>::chunk(const Operands& o, Index g, Index n0, Index n, Inde
     move[i] = axis == 0 ? stride[0] : stride[axis + 1] * p.stride[axis - 1];
     if (axis > 0) origin -= p.pad_before[axis - 1] * stride[axis + 1];
   }
-  const Index taps = p.taps();
   std::ptrdiff_t row[kMaxTileRows], crow[kMaxTileRows];
   for (const TapClass& cd : classes_[0])
     for (const TapClass& ch : classes_[1])
@@ -280,9 +289,11 @@ void GatherWeights<T>::chunk(const Operands& o, Index g, Index n0, Index n, Inde
           for (const Index td : cd.taps)
             for (const Index th : ch.taps)
               for (const Index tw : cw.taps) {
+                const Index t = (td * p.w[1] + th) * p.w[2] + tw - t0;
+                if (t < 0 || t >= taps) continue;
                 row[rows] = c * stride[1] + td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] +
                             tw * p.dilation[2] * stride[4];
-                crow[rows] = (c * taps + (td * p.w[1] + th) * p.w[2] + tw) * kernel.nr;
+                crow[rows] = (c * taps + t) * kernel.nr;
                 if (++rows == kernel.mr) flush();
               }
         flush();
@@ -290,29 +301,29 @@ void GatherWeights<T>::chunk(const Operands& o, Index g, Index n0, Index n, Inde
 }
 
 template <class T>
-void GatherWeights<T>::sum(const Operands& o, Index g, Index n0, Index m0, Index slab, const Slot& s, T* tiles) const {
-  const Index n = std::min(block(), cn_ - n0), m = std::min(rows_, cm_ - m0);
+void GatherWeights<T>::sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const {
   const Index first = slab * chunk_count_ / slabs_, last = (slab + 1) * chunk_count_ / slabs_;
-  for (Index i = first; i < last; ++i) chunk(o, g, n0, n, m0, m, i, s, tiles, i > first);
+  for (Index i = first; i < last; ++i) chunk(o, b, i, s, tiles, i > first);
 }
 
 template <class T>
-void GatherWeights<T>::store(const Operands& o, Index g, Index n0, Index m0, const T* tiles, T* lines) const {
+void GatherWeights<T>::store(const Operands& o, const Block& b, const T* tiles, T* lines) const {
   const Problem& p = spec_.problem;
-  const Index n = std::min(block(), cn_ - n0), m = std::min(rows_, cm_ - m0), taps = p.taps();
+  const auto [g, n0, n, m0, m, t0, taps] = b;
   const int nr = kernel(n).nr;
   View w = o.w.at({g * p.co + (swap_ ? m0 : n0), swap_ ? n0 : m0, 0, 0, 0}, o.w.size);
   const Index sn = w.stride[swap_ ? 1 : 0], sm = w.stride[swap_ ? 0 : 1];
   const bool taps_dense = w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
-  const bool rows_even = taps == 1 || (taps_dense && sm == taps);  // rows lie evenly spaced in w
-  const Index step = taps == 1 ? sm : 1;
+  // Whether rows lie evenly spaced in w.
+  const bool rows_even = p.taps() == 1 || (taps_dense && (m == 1 || (sm == p.taps() && taps == p.taps())));
+  const Index step = p.taps() == 1 ? sm : 1, first = rows_even ? t0 : 0;
   const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
   std::ptrdiff_t iota[kStoreRows];
   std::iota(iota, iota + kStoreRows, 0);
   for (Index r0 = 0; r0 < m * taps; r0 += kStoreRows) {
     const int rows = static_cast<int>(std::min<Index>(kStoreRows, m * taps - r0));
     if (rows_even && step == 1 && w.dtype == compute_dtype<T>) {
-      T* table[1] = {static_cast<T*>(w.data) + r0};
+      T* table[1] = {static_cast<T*>(w.data) + first + r0};
       transpose(table, 1, sn, tiles + r0 * nr, iota, nr, rows, rows, n);
       continue;
     }
@@ -320,11 +331,11 @@ void GatherWeights<T>::store(const Operands& o, Index g, Index n0, Index m0, con
     transpose(table, 1, kStoreRows, tiles + r0 * nr, iota, nr, rows, rows, n);
     for (Index j = 0; j < n; ++j) {
       if (rows_even) {
-        store_row(kernels_, advance(w.data, w.dtype, j * sn + r0 * step), w.dtype, step, lines + j * kStoreRows, rows);
+        store_row(kernels_, advance(w.data, w.dtype, j * sn + first + r0 * step), w.dtype, step, lines + j * kStoreRows, rows);
         continue;
       }
       for (Index r = r0; r < r0 + rows; ++r) {
-        const Index c = r / taps, t = r % taps;
+        const Index c = r / taps, t = t0 + r % taps;
         const Index at = j * sn + c * sm + t / (p.w[1] * p.w[2]) * w.stride[2] + t / p.w[2] % p.w[1] * w.stride[3] +
                          t % p.w[2] * w.stride[4];
         store_row(kernels_, advance(w.data, w.dtype, at), w.dtype, 1, lines + j * kStoreRows + r - r0, 1);
@@ -339,30 +350,35 @@ void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
   const Index results = tasks_ / slabs_;
   const Index pitch = round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
   T* shared = reinterpret_cast<T*>(workspace);
-  const auto place = [&](Index result, Index& g, Index& n0, Index& m0) {
-    m0 = result % row_blocks_ * rows_;
-    n0 = result / row_blocks_ % column_blocks_ * block();
-    g = result / row_blocks_ / column_blocks_;
-  };
   parallel_for(tasks_, slots, [&](Index i, int slot) {
-    Index g, n0, m0;
-    place(i / slabs_, g, n0, m0);
+    const Block b = block_of(i / slabs_);
     Carver carver(workspace + shared_bytes_ + slot * slot_bytes_);
     const Slot s = carve(carver);
-    sum(o, g, n0, m0, i % slabs_, s, slabs_ > 1 ? shared + i * pitch : s.tiles);
-    if (slabs_ == 1) store(o, g, n0, m0, s.tiles, s.lines);
+    sum(o, b, i % slabs_, s, slabs_ > 1 ? shared + i * pitch : s.tiles);
+    if (slabs_ == 1) store(o, b, s.tiles, s.lines);
   });
   if (slabs_ == 1) return;
   parallel_for(results, slots, [&](Index i, int slot) {
-    Index g, n0, m0;
-    place(i, g, n0, m0);
     Carver carver(workspace + shared_bytes_ + slot * slot_bytes_);
     const Slot s = carve(carver);
     T* tiles = shared + i * slabs_ * pitch;
     for (Index slab = 1; slab < slabs_; ++slab)
       for (Index e = 0; e < tile_elements_; ++e) tiles[e] += tiles[slab * pitch + e];
-    store(o, g, n0, m0, tiles, s.lines);
+    store(o, block_of(i), tiles, s.lines);
   });
+}
+
+template <class T>
+typename GatherWeights<T>::Block GatherWeights<T>::block_of(Index number) const {
+  Block b;
+  b.t0 = number % tap_blocks_ * taps_;
+  b.taps = std::min(taps_, spec_.problem.taps() - b.t0);
+  b.m0 = number / tap_blocks_ % row_blocks_ * rows_;
+  b.m = std::min(rows_, cm_ - b.m0);
+  b.n0 = number / tap_blocks_ / row_blocks_ % column_blocks_ * width();
+  b.n = std::min(width(), cn_ - b.n0);
+  b.g = number / tap_blocks_ / row_blocks_ / column_blocks_;
+  return b;
 }
 
 template <class T>
