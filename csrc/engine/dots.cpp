@@ -190,11 +190,8 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   T* y = s.y + lead_;
-  std::fill(s.y, y, T{});
   y_.copy(kernels_, o.y, n, g * p.co, p.co, b.q0, b.q1, y);
-  std::fill(y + p.co * y_.channel() + y_.slack(), y + p.co * y_.channel() + y_.slack() + lead_, T{});
   x_.copy(kernels_, o.x, n, g * p.ci + c0, channels, b.q0, x_.size(), s.x);
-  std::fill(s.x + channels * x_.channel() + x_.slack(), s.x + channels * x_.channel() + x_.slack() + lead_, T{});
   const Index length = (b.q1[0] - b.q0[0] - 1) * x_.plane() + (b.q1[1] - b.q0[1] - 1) * x_.row() + b.q1[2] - b.q0[2];
   T tile[64];
   for (Index c = 0; c < channels; ++c) {
@@ -285,6 +282,11 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
     Slot s = carve(carver);
     if (slabs_ > 1) s.sums = shared + i * pitch;
     std::fill(s.sums, s.sums + sums(), T{});
+    std::fill(s.y, s.y + lead_, T{});
+    T* behind_y = s.y + lead_ + p.co * y_.channel() + y_.slack();
+    std::fill(behind_y, behind_y + lead_, T{});
+    T* behind_x = s.x + channels * x_.channel() + x_.slack();
+    std::fill(behind_x, behind_x + lead_, T{});
     for (Index u = slab * units / slabs_; u < (slab + 1) * units / slabs_; ++u)
       sum_box(o, u / boxes_, g, c0, channels, box(u % boxes_), s);
     if (slabs_ == 1) store(o, g, c0, s.sums);

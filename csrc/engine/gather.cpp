@@ -3,7 +3,7 @@
 // The destination is cut into boxes of pixels. The pixels of a box that read the same taps form tiles of a kernel, so
 // that a tap in padding is left out and never multiplied. Columns are destination channels (times the members of a
 // phase), the reduction runs over taps (segments) and source channels, in chunks whose sums are added in order.
-#include <cstring>
+#include <numeric>
 #include <sstream>
 
 #include "engine/pass.h"
@@ -16,8 +16,10 @@ constexpr Index kBoxPixels = 480;       // flat optimum from 240 to 960 pixels a
 constexpr Index kReduction = 768;       // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
 constexpr Index kTileBytes = 256 << 10; // results of a task: stay in L2 beside panels and images
 constexpr Index kLeastPixels = 8;        // one tile of the tallest register kernel
+constexpr Index kLeastChunk = 16;        // below, a narrower block of channels is better than a shorter sum
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
+constexpr int kMaxColumns = 64;           // of a kernel
 
 template <class T>
 class Gather final : public Pass {
@@ -54,7 +56,8 @@ class Gather final : public Pass {
     Index shift;  // offset of source position 0
   };
   struct Slot {
-    T *tiles, *panels, *copy, *rows, *line, *bias;
+    T *tiles, *panels, *copy, *rows, *line, *bias, *taps;
+    T** table;
     std::ptrdiff_t *row, *pos;
     Segment* segments;
     Rect* rects;
@@ -72,8 +75,9 @@ class Gather final : public Pass {
   template <class F>
   void each_block(const Set& s, Index channels, F&& f) const;  // f(first column, columns, kernel)
 
-  void pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, T* panels) const;
-  void pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k, T* panel) const;
+  void pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot, T* panels) const;
+  void pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k, const Slot& slot,
+                  T* panel) const;
   Index list_pixels(const Set& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos, Rect* rects) const;
   Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const;
   void multiply(const Set& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
@@ -219,6 +223,8 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   s.rect_counts = carver.take<Index>(static_cast<Index>(sets_.size()));
   s.segments = carver.take<Segment>(max_taps_);
   s.bias = carver.take<T>(channels_);
+  s.table = carver.take<T*>(weights_in_place_ ? 0 : spec_.problem.taps());
+  s.taps = carver.take<T>(weights_in_place_ || one_member_ ? 0 : channels_ * spec_.problem.taps());
   if (!prepack_ && !weights_in_place_) s.panels = carver.take<T>(chunk_ * panel_columns(channels_));
   if (copy_) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
   if (!by_runs_) {
@@ -243,7 +249,8 @@ void Gather<T>::each_block(const Set& s, Index channels, F&& f) const {
 
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
 template <class T>
-void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, T* panels) const {
+void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot,
+                     T* panels) const {
   const Problem& p = spec_.problem;
   Index5 at{};
   at[0] = g * p.co;
@@ -255,7 +262,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   if (!one_member_ || !taps_dense) {
     for (const Set& s : sets_) {
       each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
-        pack_block(w, s, channels, n0, n, kernel.nr, k, panels + n0 * s.taps * k);
+        pack_block(w, s, channels, n0, n, kernel.nr, k, slot, panels + n0 * s.taps * k);
       });
       panels += s.taps * round_up(s.columns(channels), kernels_.lanes) * k;
     }
@@ -264,9 +271,10 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   // Every kernel tap belongs to at most one set: transpose [column][tap] or [column][source channel][tap] rows.
   const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_];
   const auto transpose = kernels_.transpose[static_cast<int>(w.dtype)];
-  std::vector<T*> table(static_cast<std::size_t>(taps));
-  std::vector<std::ptrdiff_t> row(static_cast<std::size_t>(vectors_ * kernels_.lanes));
-  for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<std::ptrdiff_t>(i);
+  T** table = slot.table;
+  std::fill(table, table + taps, nullptr);
+  std::ptrdiff_t row[kMaxColumns];
+  std::iota(row, row + kMaxColumns, 0);
   each_block(sets_[0], channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     const void* src = advance(w.data, w.dtype, n0 * sn);
     const auto point = [&](Index shift) {
@@ -276,14 +284,14 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
         for (const Index td : s.phase[0]->members[0].tap)
           for (const Index th : s.phase[1]->members[0].tap)
             for (const Index tw : s.phase[2]->members[0].tap)
-              table[static_cast<std::size_t>((td * p.w[1] + th) * p.w[2] + tw)] =
+              table[(td * p.w[1] + th) * p.w[2] + tw] =
                   base + n0 * s.taps * k + i++ * k * kernel.nr;
         base += s.taps * round_up(channels, kernels_.lanes) * k;
       }
     };
     if (sk == taps) {
       point(0);
-      transpose(table.data(), taps, kernel.nr, src, row.data(), sn, static_cast<int>(n), kernel.nr, k * taps);
+      transpose(table, taps, kernel.nr, src, row, sn, static_cast<int>(n), kernel.nr, k * taps);
       return;
     }
     for (Index c = 0; c < k; ++c) {
@@ -293,45 +301,48 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
         load_row(kernels_, table[0], from, w.dtype, 1, n);
         std::fill(table[0] + n, table[0] + kernel.nr, T{});
       } else {
-        transpose(table.data(), taps, 0, from, row.data(), sn, static_cast<int>(n), kernel.nr, taps);
+        transpose(table, taps, 0, from, row, sn, static_cast<int>(n), kernel.nr, taps);
       }
     }
   });
 }
 
-// One panel, element by element or by dense runs: members of a phase as columns, weights with any strides.
+// One panel whose columns are members of a phase, or of weights with any strides.
 template <class T>
-void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k, T* panel) const {
+void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k,
+                           const Slot& slot, T* panel) const {
   const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_];
-  std::vector<Index> member(static_cast<std::size_t>(s.members));
   const auto& [fd, fh, fw] = s.phase;
-  for (std::size_t td = 0; td < fd->offset.size(); ++td)
-    for (std::size_t th = 0; th < fh->offset.size(); ++th)
-      for (std::size_t tw = 0; tw < fw->offset.size(); ++tw) {
-        std::size_t i = 0;
-        for (const auto& d : fd->members)
-          for (const auto& h : fh->members)
-            for (const auto& x : fw->members)
-              member[i++] = d.tap[td] * w.stride[2] + h.tap[th] * w.stride[3] + x.tap[tw] * w.stride[4];
-        bool dense = !member_major_ && sn == s.members * w.stride[4];
-        for (std::size_t m = 1; m < member.size(); ++m) dense &= member[m] == member[m - 1] + w.stride[4];
-        for (Index c = 0; c < k; ++c, panel += nr) {
-          const void* from = advance(w.data, w.dtype, c * sk);
-          std::fill(panel + n, panel + nr, T{});
-          if (dense || (s.members == 1 && sn != 0)) {
-            const Index step = s.members == 1 ? sn : w.stride[4];
-            load_row(kernels_, panel, advance(from, w.dtype, n0 * step + member[0]), w.dtype, step, n);
-            continue;
-          }
-          for (Index j = 0; j < n; ++j) {
-            const Index column = n0 + j;
-            const Index channel = member_major_ ? column % channels : column / s.members;
-            const Index m = member_major_ ? column / channels : column % s.members;
-            load_row(kernels_, panel + j,
-                     advance(from, w.dtype, channel * sn + member[static_cast<std::size_t>(m)]), w.dtype, 1, 1);
-          }
+  // Channels of these columns; all their taps lie in one dense row for each k, or are read one by one.
+  const Index c0 = member_major_ ? 0 : n0 / s.members;
+  const Index c1 = member_major_ ? channels : (n0 + n - 1) / s.members + 1;
+  const Index taps = spec_.problem.taps();
+  const bool dense = sn == taps && w.stride[4] == 1 && w.stride[3] == spec_.problem.w[2] &&
+                     w.stride[2] == spec_.problem.w[1] * spec_.problem.w[2];
+  for (Index c = 0; c < k; ++c) {
+    const void* from = advance(w.data, w.dtype, c * sk);
+    if (dense) load_row(kernels_, slot.taps, advance(from, w.dtype, c0 * sn), w.dtype, 1, (c1 - c0) * taps);
+    T* to = panel + c * nr;
+    for (std::size_t td = 0; td < fd->offset.size(); ++td)
+      for (std::size_t th = 0; th < fh->offset.size(); ++th)
+        for (std::size_t tw = 0; tw < fw->offset.size(); ++tw, to += k * nr) {
+          std::fill(to + n, to + nr, T{});
+          Index m = 0;
+          for (const auto& md : fd->members)
+            for (const auto& mh : fh->members)
+              for (const auto& mw : fw->members) {
+                const Index at = dense ? (md.tap[td] * spec_.problem.w[1] + mh.tap[th]) * spec_.problem.w[2] + mw.tap[tw]
+                                       : md.tap[td] * w.stride[2] + mh.tap[th] * w.stride[3] + mw.tap[tw] * w.stride[4];
+                for (Index channel = c0; channel < c1; ++channel) {
+                  const Index column = (member_major_ ? m * channels + channel : channel * s.members + m) - n0;
+                  if (column < 0 || column >= n) continue;
+                  if (dense) to[column] = slot.taps[(channel - c0) * taps + at];
+                  else load_row(kernels_, to + column, advance(from, w.dtype, channel * sn + at), w.dtype, 1, 1);
+                }
+                ++m;
+              }
         }
-      }
+  }
 }
 
 // -------------------------------------------------------------------------------------------------------- a task
@@ -447,7 +458,7 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
     } else if (prepack_) {
       panels = packed + (g * group_panels_ + block * panel_columns(channels_)) * cs_ + k0 * columns;
     } else {
-      pack(o, g, c0, channels, k0, k, s.panels);
+      pack(o, g, c0, channels, k0, k, s, s.panels);
     }
     T* tiles = s.tiles;
     std::ptrdiff_t *row = s.row, *pos = s.pos;
@@ -694,10 +705,6 @@ bool Gather<T>::plan() {
   Index members = 1, live_sets = 0;
   for (const Set& s : sets_)
     if (s.taps) members = std::max(members, s.members), ++live_sets;
-  // The chunk fixes the order of sums: it depends on the shape alone.
-  Index chunk = std::max<Index>(16, kReduction / max_taps_);
-  chunk = std::clamp<Index>(budget / 2 / item / std::max<Index>(1, panel_columns(1)), 1, std::min(chunk, cs_));
-  chunk_ = ceil_div(cs_, ceil_div(cs_, chunk));
   // The widest block that wastes few lanes; narrow kernels pay for more loads a product.
   Index best = 0;
   const Index columns = cd_ * members;
@@ -709,6 +716,12 @@ bool Gather<T>::plan() {
     }
     if (v == 1 || cost <= best) best = cost, vectors_ = v;
   }
+  // The chunk fixes the order of sums: it depends on the shape alone.
+  const auto affordable = [&](Index channels) { return budget / 2 / item / std::max<Index>(1, panel_columns(channels)); };
+  Index chunk = affordable(std::max<Index>(1, vectors_ * lanes / members));
+  if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
+  chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
+  chunk_ = ceil_div(cs_, ceil_div(cs_, chunk));
   const bool may_stay = one_member_ && spec_.operands.w.dtype == compute_dtype<T> &&
                         spec_.operands.w.stride[weight_n_] == 1 && cd_ % lanes == 0;
   const Index volume = p.n * count_[0] * count_[1] * count_[2];
@@ -743,10 +756,12 @@ void Gather<T>::run(const Operands& o, std::byte* workspace) const {
   const int slots = static_cast<int>(slots_);
   if (prepack_) {
     const Index chunks = ceil_div(cs_, chunk_);
-    parallel_for(spec_.problem.groups * blocks_ * chunks, slots, [&](Index i, int) {
+    parallel_for(spec_.problem.groups * blocks_ * chunks, slots, [&](Index i, int slot) {
+      Carver carver(scratch + slot * slot_bytes_);
+      const Slot s = carve(carver);
       const Index k0 = i % chunks * chunk_, block = i / chunks % blocks_, g = i / chunks / blocks_;
       const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
-      pack(o, g, c0, channels, k0, std::min(chunk_, cs_ - k0),
+      pack(o, g, c0, channels, k0, std::min(chunk_, cs_ - k0), s,
            packed + (g * group_panels_ + block * panel_columns(channels_)) * cs_ + k0 * panel_columns(channels));
     });
   }

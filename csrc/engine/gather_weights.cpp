@@ -59,7 +59,7 @@ class GatherWeights final : public Pass {
   // A pointwise problem is symmetric: the image with fewer channels is the one to pack.
   bool swap_ = false;
   Index cm_, cn_;
-  bool copy_ = false;
+  bool copy_ = false, in_place_store_ = false;  // image operand through a tile copy; results transposed into place
   std::array<std::vector<TapClass>, 3> classes_;
   // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
   Index4 order_{0, 1, 2, 3}, size_, chunk_, chunks_;
@@ -89,6 +89,10 @@ GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernel
       else classes_[a].push_back({outputs, {t}});
     }
   }
+  const View& w = spec.operands.w;
+  const Index sm = w.stride[swap_ ? 0 : 1];
+  in_place_store_ = w.dtype == compute_dtype<T> && sm == p.taps() && w.stride[4] == 1 && w.stride[3] == p.w[2] &&
+                    w.stride[2] == p.w[1] * p.w[2];
   const Index4 natural{p.n, p.y[0], p.y[1], p.y[2]};
   const auto longest = std::max_element(natural.rbegin(), natural.rend());
   if (p.y[2] < 8 && *longest > 2 * p.y[2]) {
@@ -106,7 +110,7 @@ typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
   s.panel = carver.take<T>(chunk_pixels_ * width());
   if (copy_) s.copy = carver.take<T>(copy_images_ * copy_plane_ * rows_);
   s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
-  s.lines = carver.take<T>(kStoreRows * width());
+  if (!in_place_store_) s.lines = carver.take<T>(kStoreRows * width());
   return s;
 }
 
@@ -322,7 +326,7 @@ void GatherWeights<T>::store(const Operands& o, const Block& b, const T* tiles, 
   std::iota(iota, iota + kStoreRows, 0);
   for (Index r0 = 0; r0 < m * taps; r0 += kStoreRows) {
     const int rows = static_cast<int>(std::min<Index>(kStoreRows, m * taps - r0));
-    if (rows_even && step == 1 && w.dtype == compute_dtype<T>) {
+    if (in_place_store_) {
       T* table[1] = {static_cast<T*>(w.data) + first + r0};
       transpose(table, 1, sn, tiles + r0 * nr, iota, nr, rows, rows, n);
       continue;

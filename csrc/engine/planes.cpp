@@ -75,17 +75,8 @@ void Planes::copy(const KernelSet<T>& k, const View& image, Index n, Index c, In
                              ((q0[1] + xh.first + h.begin) * xh.step + rh) * image.stride[3] +
                              ((q0[2] + xw.first + w.begin) * xw.step + rw) * image.stride[4];
             T* rows = to + h.begin * row();
-            if (step == 1) {
-              pad(rows, row(), advance(from, image.dtype, at), xh.step * image.stride[3], h.end - h.begin, w.begin, width,
-                  row() - w.end);
-              continue;
-            }
-            for (Index j = h.begin; j < h.end; ++j, rows += row()) {
-              std::fill(rows, rows + w.begin, T{});
-              load_row(k, rows + w.begin,
-                       advance(from, image.dtype, at + (j - h.begin) * xh.step * image.stride[3]), image.dtype, step, width);
-              std::fill(rows + w.end, rows + row(), T{});
-            }
+            pad(rows, row(), advance(from, image.dtype, at), xh.step * image.stride[3], step, h.end - h.begin, w.begin, width,
+                row() - w.end);
           }
         }
     std::fill(to, dst + (channel + 1) * channel_, T{});

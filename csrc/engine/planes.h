@@ -30,7 +30,7 @@ class Planes {
   Index3 size() const { return {axes_[0].src, axes_[1].src, axes_[2].src}; }
 
  private:
-  static constexpr Index kSlack = 160;  // vectors of a kernel's widest block read past the last pixel
+  static constexpr Index kSlack = 16;  // the last vector of a row is read whole
   struct Axis {
     Index src, step, first;      // source size, step of a pixel, smallest source offset / step
     std::vector<Index> residue;  // remainders that some tap reads, in order

@@ -27,7 +27,16 @@ void with_type(DType t, F&& f) {
 
 class Reference final : public Pass {
  public:
-  explicit Reference(const PassSpec& spec) : spec_(spec) {}
+  explicit Reference(const PassSpec& spec) : spec_(spec) {
+    if (spec.unknown != Unknown::x) return;
+    for (std::size_t a = 0; a < 3; ++a) {
+      maps_[a] = map_transposed(axis_sizes(spec.problem, static_cast<int>(a)));
+      Index positions = 0;
+      for (const Phase& f : maps_[a].phases)
+        if (!f.offset.empty()) positions += f.count * static_cast<Index>(f.members.size());
+      covered_ *= positions;
+    }
+  }
   std::size_t workspace_bytes() const override { return 0; }
   std::string explain() const override { return "reference: plain loops, double accumulation, no workspace"; }
 
@@ -49,73 +58,122 @@ class Reference final : public Pass {
     const bool weights = spec_.unknown == Unknown::w, forward = spec_.unknown == Unknown::y;
     const View& out = weights ? o.w : forward ? o.y : o.x;
     const Index tasks = out.size[0] * out.size[1];
-    parallel_for(tasks, std::min(spec_.threads, static_cast<int>(std::min<Index>(tasks, 1 << 20))), [&](Index i, int) {
+    parallel_for(tasks, static_cast<int>(std::min<Index>(tasks, spec_.threads)), [&](Index i, int) {
       const Index i0 = i / out.size[1], i1 = i % out.size[1];
-      Index5 at{i0, i1, 0, 0, 0};
-      for (at[2] = 0; at[2] < out.size[2]; ++at[2])
-        for (at[3] = 0; at[3] < out.size[3]; ++at[3])
-          for (at[4] = 0; at[4] < out.size[4]; ++at[4])
-            put(out, out.offset(at), weights ? weight<A, B>(a, b, at) : forward ? output<A, B>(o, a, b, at)
-                                                                                 : input<A, B>(o, a, b, at));
+      const View plane = out.at({i0, i1, 0, 0, 0}, out.size);
+      if (weights) weight_plane<A, B>(a, b, plane, i0, i1);
+      else if (forward) output_plane<A, B>(o, a, b, plane, i0, i1);
+      else input_plane<A, B>(o, a, b, plane, i0, i1);
     });
   }
 
+  // Calls f(position) for every position of a plane.
+  template <class F>
+  static void each(const View& plane, F&& f) {
+    Index3 q;
+    for (q[0] = 0; q[0] < plane.size[2]; ++q[0])
+      for (q[1] = 0; q[1] < plane.size[3]; ++q[1])
+        for (q[2] = 0; q[2] < plane.size[4]; ++q[2]) f(q);
+  }
+  static Index at(const View& v, const Index3& q) { return q[0] * v.stride[2] + q[1] * v.stride[3] + q[2] * v.stride[4]; }
+
   template <class X, class W>
-  double output(const Operands& o, const View& x, const View& w, const Index5& at) const {
+  void output_plane(const Operands& o, const View& x, const View& w, const View& plane, Index n, Index k) const {
     const Problem& p = spec_.problem;
-    const Index g = at[1] / p.co;
-    double sum = o.bias.data ? bias(o.bias, at[1]) : 0;
-    for (Index c = 0; c < p.ci; ++c)
-      for (Index td = 0; td < p.w[0]; ++td)
-        for (Index th = 0; th < p.w[1]; ++th)
-          for (Index tw = 0; tw < p.w[2]; ++tw) {
-            const Index d = at[2] * p.stride[0] + td * p.dilation[0] - p.pad_before[0];
-            const Index h = at[3] * p.stride[1] + th * p.dilation[1] - p.pad_before[1];
-            const Index v = at[4] * p.stride[2] + tw * p.dilation[2] - p.pad_before[2];
-            if (d < 0 || d >= p.x[0] || h < 0 || h >= p.x[1] || v < 0 || v >= p.x[2]) continue;
-            sum += read<X>(x.data, x.offset({at[0], g * p.ci + c, d, h, v})) * read<W>(w.data, w.offset({at[1], c, td, th, tw}));
+    const Index g = k / p.co;
+    const double first = o.bias.data ? bias(o.bias, k) : 0;
+    each(plane, [&](const Index3& q) {
+      Index3 origin;  // position of tap 0, and the taps inside the image
+      std::array<Range, 3> taps;
+      for (std::size_t a = 0; a < 3; ++a) {
+        origin[a] = q[a] * p.stride[a] - p.pad_before[a];
+        taps[a].begin = std::clamp<Index>(ceil_div(-origin[a], p.dilation[a]), 0, p.w[a]);
+        taps[a].end = std::clamp<Index>(ceil_div(p.x[a] - origin[a], p.dilation[a]), taps[a].begin, p.w[a]);
+      }
+      double sum = first;
+      for (Index c = 0; c < p.ci; ++c)
+        for (Index d = taps[0].begin; d < taps[0].end; ++d)
+          for (Index h = taps[1].begin; h < taps[1].end; ++h) {
+            const Index ix = x.offset({n, g * p.ci + c, origin[0] + d * p.dilation[0], origin[1] + h * p.dilation[1], origin[2]});
+            const Index iw = w.offset({k, c, d, h, 0});
+            for (Index v = taps[2].begin; v < taps[2].end; ++v)
+              sum += read<X>(x.data, ix + v * p.dilation[2] * x.stride[4]) * read<W>(w.data, iw + v * w.stride[4]);
           }
-    return sum;
+      put(plane, at(plane, q), sum);
+    });
   }
 
+  // The positions that windows cover, phase by phase; the others are zeros (or the bias).
   template <class Y, class W>
-  double input(const Operands& o, const View& y, const View& w, const Index5& at) const {
+  void input_plane(const Operands& o, const View& y, const View& w, const View& plane, Index n, Index channel) const {
     const Problem& p = spec_.problem;
-    const Index g = at[1] / p.ci, c = at[1] % p.ci;
-    double sum = o.bias.data ? bias(o.bias, at[1]) : 0;
-    const auto window = [&](std::size_t a, Index tap, Index& position) {
-      const Index from = at[a + 2] + p.pad_before[a] - tap * p.dilation[a];
-      position = from / p.stride[a];
-      return from >= 0 && from % p.stride[a] == 0 && position < p.y[a];
-    };
-    Index d, h, v;
-    for (Index td = 0; td < p.w[0]; ++td)
-      if (window(0, td, d))
-        for (Index th = 0; th < p.w[1]; ++th)
-          if (window(1, th, h))
-            for (Index tw = 0; tw < p.w[2]; ++tw)
-              if (window(2, tw, v))
-                for (Index k = g * p.co; k < (g + 1) * p.co; ++k)
-                  sum += read<Y>(y.data, y.offset({at[0], k, d, h, v})) * read<W>(w.data, w.offset({k, c, td, th, tw}));
-    return sum;
+    const Index g = channel / p.ci, c = channel % p.ci;
+    const double first = o.bias.data ? bias(o.bias, channel) : 0;
+    if (covered_ < p.x_plane()) fill_plane(plane, first);
+    for (const Phase& fd : maps_[0].phases)
+      for (const Phase& fh : maps_[1].phases)
+        for (const Phase& fw : maps_[2].phases) {
+          if (fd.offset.empty() || fh.offset.empty() || fw.offset.empty()) continue;
+          for (const auto& md : fd.members)
+            for (const auto& mh : fh.members)
+              for (const auto& mw : fw.members)
+                each(View{nullptr, plane.dtype, {1, 1, fd.count, fh.count, fw.count}, {}}, [&](const Index3& q) {
+                  double sum = first;
+                  for (std::size_t d = 0; d < fd.offset.size(); ++d) {
+                    if (!inside(q[0] + fd.offset[d], p.y[0])) continue;
+                    for (std::size_t h = 0; h < fh.offset.size(); ++h) {
+                      if (!inside(q[1] + fh.offset[h], p.y[1])) continue;
+                      for (std::size_t v = 0; v < fw.offset.size(); ++v) {
+                        if (!inside(q[2] + fw.offset[v], p.y[2])) continue;
+                        Index iy = y.offset({n, g * p.co, q[0] + fd.offset[d], q[1] + fh.offset[h], q[2] + fw.offset[v]});
+                        Index iw = w.offset({g * p.co, c, md.tap[d], mh.tap[h], mw.tap[v]});
+                        for (Index k = 0; k < p.co; ++k, iy += y.stride[1], iw += w.stride[0])
+                          sum += read<Y>(y.data, iy) * read<W>(w.data, iw);
+                      }
+                    }
+                  }
+                  put(plane, at(plane, {md.first + q[0] * maps_[0].dst_step, mh.first + q[1] * maps_[1].dst_step,
+                                        mw.first + q[2] * maps_[2].dst_step}), sum);
+                });
+        }
   }
 
   template <class X, class Y>
-  double weight(const View& x, const View& y, const Index5& at) const {
+  void weight_plane(const View& x, const View& y, const View& plane, Index k, Index channel) const {
     const Problem& p = spec_.problem;
-    const Index c = at[0] / p.co * p.ci + at[1];
-    std::array<Range, 3> r;
-    for (std::size_t a = 0; a < 3; ++a) r[a] = valid_outputs(axis_sizes(p, static_cast<int>(a)), at[a + 2]);
-    double sum = 0;
-    for (Index n = 0; n < p.n; ++n)
-      for (Index d = r[0].begin; d < r[0].end; ++d)
-        for (Index h = r[1].begin; h < r[1].end; ++h)
-          for (Index v = r[2].begin; v < r[2].end; ++v)
-            sum += read<X>(x.data, x.offset({n, c, d * p.stride[0] + at[2] * p.dilation[0] - p.pad_before[0],
-                                             h * p.stride[1] + at[3] * p.dilation[1] - p.pad_before[1],
-                                             v * p.stride[2] + at[4] * p.dilation[2] - p.pad_before[2]})) *
-                   read<Y>(y.data, y.offset({n, at[0], d, h, v}));
-    return sum;
+    const Index c = k / p.co * p.ci + channel;
+    each(plane, [&](const Index3& tap) {
+      Index3 origin;
+      std::array<Range, 3> r;
+      for (std::size_t a = 0; a < 3; ++a) {
+        origin[a] = tap[a] * p.dilation[a] - p.pad_before[a];
+        r[a] = valid_outputs(axis_sizes(p, static_cast<int>(a)), tap[a]);
+      }
+      double sum = 0;
+      for (Index n = 0; n < p.n; ++n)
+        for (Index d = r[0].begin; d < r[0].end; ++d)
+          for (Index h = r[1].begin; h < r[1].end; ++h) {
+            const Index ix = x.offset({n, c, d * p.stride[0] + origin[0], h * p.stride[1] + origin[1], origin[2]});
+            const Index iy = y.offset({n, k, d, h, 0});
+            for (Index v = r[2].begin; v < r[2].end; ++v)
+              sum += read<X>(x.data, ix + v * p.stride[2] * x.stride[4]) * read<Y>(y.data, iy + v * y.stride[4]);
+          }
+      put(plane, at(plane, tap), sum);
+    });
+  }
+
+  static bool inside(Index i, Index size) { return i >= 0 && i < size; }
+
+  static void fill_plane(const View& plane, double value) {
+    const KernelSet<double>& k = kernel_set<double>(Isa::generic);
+    constexpr Index kRow = 256;
+    double row[kRow];
+    std::fill(row, row + kRow, value);
+    for (Index d = 0; d < plane.size[2]; ++d)
+      for (Index h = 0; h < plane.size[3]; ++h)
+        for (Index w = 0; w < plane.size[4]; w += kRow)
+          store_row(k, advance(plane.data, plane.dtype, at(plane, {d, h, w})), plane.dtype, plane.stride[4], row,
+                    std::min(kRow, plane.size[4] - w));
   }
 
   static double bias(const View& b, Index c) {
@@ -125,6 +183,8 @@ class Reference final : public Pass {
   }
 
   PassSpec spec_;
+  std::array<AxisMap, 3> maps_;  // unknown x
+  Index covered_ = 1;            // positions that some tap reaches
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ class Rows final : public Pass {
     Index3 q0, q1;
   };
   struct Slot {
-    T *source, *results, *weights, *line;
+    T *source, *results, *weights, *taps, *line;
     Stream<T>* streams;
   };
 
@@ -45,7 +45,7 @@ class Rows final : public Pass {
     return e;
   }
   Index pitch() const { return round_up(planes_.plane() * box_q_[0], kernels_.lanes); }  // of a row of results
-  bool pack(const View& w, Index g, T* weights) const;
+  bool pack(const View& w, Index g, const Slot& slot) const;
   void multiply(const Set& s, const Box& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot, T* results) const;
   void store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const;
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
@@ -93,6 +93,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
     if (set.taps) results += cd_ * set.members * pitch(), weights += cd_ * set.members * cs_ * set.taps;
   s.results = carver.take<T>(results);
   s.weights = carver.take<T>(weights);
+  s.taps = carver.take<T>(spec_.problem.taps());
   s.line = carver.take<T>(box_q_[2] * maps_[2].dst_step);
   s.streams = carver.take<Stream<T>>(max_streams_);
   return s;
@@ -154,34 +155,37 @@ typename Rows<T>::Box Rows<T>::box(Index i) const {
 
 // Weights of a group for the kernel: [set][block of results][source channel][tap][result]. False where not all are finite.
 template <class T>
-bool Rows<T>::pack(const View& w, Index g, T* weights) const {
-  const Index first = g * spec_.problem.co;
+bool Rows<T>::pack(const View& w, Index g, const Slot& slot) const {
+  const Problem& p = spec_.problem;
+  const Index taps = p.taps(), first = g * p.co;
+  const bool taps_dense = w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
   T zero{};
-  for (const Set& s : sets_) {
-    if (s.taps == 0) continue;
-    const Index m = cd_ * s.members;
-    for (Index m0 = 0; m0 < m; m0 += kernels_.rows_mr) {
-      const Index block = std::min<Index>(kernels_.rows_mr, m - m0);
-      for (Index i = 0; i < block; ++i) {
-        const Index c = (m0 + i) / s.members, member = (m0 + i) % s.members;
-        const auto nw = static_cast<Index>(s.phase[2]->members.size()), nh = static_cast<Index>(s.phase[1]->members.size());
-        const auto& md = s.phase[0]->members[static_cast<std::size_t>(member / nw / nh)];
-        const auto& mh = s.phase[1]->members[static_cast<std::size_t>(member / nw % nh)];
-        const auto& mw = s.phase[2]->members[static_cast<std::size_t>(member % nw)];
-        T* to = weights + m0 * cs_ * s.taps + i;
-        for (Index k = 0; k < cs_; ++k)
-          for (const Index td : md.tap)
-            for (const Index th : mh.tap)
-              for (const Index tw : mw.tap) {
-                const Index at = w.offset({first + (to_x_ ? k : c), to_x_ ? c : k, td, th, tw});
-                load_row(kernels_, to, advance(w.data, w.dtype, at), w.dtype, 1, 1);
-                zero += *to * T{};
-                to += block;
+  for (Index k = 0; k < cs_; ++k)
+    for (Index c = 0; c < cd_; ++c) {
+      const Index k0 = first + (to_x_ ? k : c), c0 = to_x_ ? c : k;
+      for (Index d = 0; d < (taps_dense ? 1 : p.w[0]); ++d)
+        for (Index h = 0; h < (taps_dense ? 1 : p.w[1]); ++h)
+          load_row(kernels_, slot.taps + (d * p.w[1] + h) * p.w[2], advance(w.data, w.dtype, w.offset({k0, c0, d, h, 0})),
+                   w.dtype, w.stride[4], taps_dense ? taps : p.w[2]);
+      for (Index t = 0; t < taps; ++t) zero += slot.taps[t] * T{};
+      T* weights = slot.weights;
+      for (const Set& s : sets_) {
+        const Index m = cd_ * s.members;
+        Index result = c * s.members;
+        if (s.taps)
+          for (const auto& md : s.phase[0]->members)
+            for (const auto& mh : s.phase[1]->members)
+              for (const auto& mw : s.phase[2]->members) {
+                const Index m0 = result / kernels_.rows_mr * kernels_.rows_mr;
+                const Index block = std::min<Index>(kernels_.rows_mr, m - m0);
+                T* to = weights + m0 * cs_ * s.taps + k * s.taps * block + result++ - m0;
+                for (const Index td : md.tap)
+                  for (const Index th : mh.tap)
+                    for (const Index tw : mw.tap) *to = slot.taps[(td * p.w[1] + th) * p.w[2] + tw], to += block;
               }
+        weights += m * cs_ * s.taps;
       }
     }
-    weights += m * cs_ * s.taps;
-  }
   return zero == T{};
 }
 
@@ -251,7 +255,17 @@ void Rows<T>::store(const Operands& o, Index n, Index g, const Box& b, const Slo
             if (s.taps) base += cd_ * s.members * pitch();
           }
           ++member;
-          for (Index qd = 0; qd < e[0]; ++qd)
+          const bool dense = streams == 1 && dst_step == 1 && slot.streams[0].data && bias == T{} && d.stride[4] == 1 &&
+                             d.dtype == compute_dtype<T>;
+          for (Index qd = 0; qd < e[0]; ++qd) {
+            if (dense) {
+              const Index at = d.offset({n, g * cd_ + c, md.first + (b.q0[0] + qd) * maps_[0].dst_step,
+                                         mh.first + b.q0[1] * maps_[1].dst_step, begin});
+              kernels_.pad[static_cast<int>(d.dtype)](static_cast<T*>(d.data) + at, maps_[1].dst_step * d.stride[3],
+                                                      slot.streams[0].data + qd * planes_.plane(), planes_.row(), 1, e[1], 0,
+                                                      end - begin, 0);
+              continue;
+            }
             for (Index qh = 0; qh < e[1]; ++qh) {
               const Index at = d.offset({n, g * cd_ + c, md.first + (b.q0[0] + qd) * maps_[0].dst_step,
                                          mh.first + (b.q0[1] + qh) * maps_[1].dst_step, begin});
@@ -261,6 +275,7 @@ void Rows<T>::store(const Operands& o, Index n, Index g, const Box& b, const Slo
               for (Stream<T>* s = slot.streams; s != slot.streams + streams; ++s)
                 if (s->data) s->data += next;
             }
+          }
         }
     }
     for (std::size_t f = 0; f < per_row; ++f)
@@ -281,7 +296,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     bool finite = true;
     for (Index image_number = begin; image_number < end; ++image_number) {
       const Index g = image_number / spec_.problem.n, n = image_number % spec_.problem.n;
-      if (g != packed) finite = pack(o.w, packed = g, slot.weights);
+      if (g != packed) finite = pack(o.w, packed = g, slot);
       for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
         const Index k = std::min(chunk_, cs_ - k0);
         planes_.copy(kernels_, image, n, g * cs_ + k0, k, b.q0, planes_.size(), slot.source);

@@ -51,10 +51,10 @@ using TransposeFn = void (*)(T* const* dst, std::int64_t period, std::ptrdiff_t 
                              const std::ptrdiff_t* row, std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols);
 
 /// Copies rows with conversion and puts zeros on both sides:
-///   dst[r*ldd + 0..left+width+right) = left zeros, src[r*lds + 0..width), right zeros
+///   dst[r*ldd + 0..left+width+right) = left zeros, src[r*lds + i*step] for i < width, right zeros
 template <class T>
-using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::int64_t rows,
-                       std::int64_t left, std::int64_t width, std::int64_t right);
+using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step,
+                       std::int64_t rows, std::int64_t left, std::int64_t width, std::int64_t right);
 
 /// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType
 /// (float64, float32, float16, bfloat16); load widens exactly, store rounds once, to nearest even.

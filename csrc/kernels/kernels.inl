@@ -4,7 +4,7 @@
 #include "base/half.h"
 #include "kernels/kernel.h"
 
-#if defined(__F16C__)
+#if VECTOR_BYTES >= 32
 #include <immintrin.h>
 #endif
 
@@ -36,13 +36,35 @@ template <class T>
 INLINE V<T> splat(T s) {
   return s - V<T>{};
 }
+// The first n elements of a vector, 0 <= n <= lanes; loaded, the others are zero. Memory behind them is not touched.
+#if VECTOR_BYTES == 64
+INLINE V<float> load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p); }
+INLINE V<double> load_part(const double* p, int n) { return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p); }
+INLINE void store_part(float* p, V<float> v, int n) { _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v); }
+INLINE void store_part(double* p, V<double> v, int n) { _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v); }
+#elif VECTOR_BYTES == 32
+alignas(32) constexpr std::int64_t kMask64[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
+alignas(32) constexpr std::int32_t kMask32[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+template <class M>
+INLINE __m256i mask_of(const M* last) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(last));
+}
+INLINE V<float> load_part(const float* p, int n) { return _mm256_maskload_ps(p, mask_of(kMask32 + 8 - n)); }
+INLINE V<double> load_part(const double* p, int n) { return _mm256_maskload_pd(p, mask_of(kMask64 + 4 - n)); }
+INLINE void store_part(float* p, V<float> v, int n) { _mm256_maskstore_ps(p, mask_of(kMask32 + 8 - n), v); }
+INLINE void store_part(double* p, V<double> v, int n) { _mm256_maskstore_pd(p, mask_of(kMask64 + 4 - n), v); }
+#else
+template <class T>
+INLINE V<T> load_part(const T* p, int n) {
+  V<T> v{};
+  for (int i = 0; i < n; ++i) v[i] = p[i];
+  return v;
+}
 template <class T>
 INLINE void store_part(T* p, V<T> v, int n) {
-  if (n >= Vec<T>::lanes) return storeu(p, v);
-  alignas(VECTOR_BYTES) T t[Vec<T>::lanes];
-  storeu(t, v);
-  for (int i = 0; i < n; ++i) p[i] = t[i];
+  for (int i = 0; i < n; ++i) p[i] = v[i];
 }
+#endif
 // Keeps a loaded vector in its register: GCC otherwise folds the load into every multiplication that uses it, which
 // costs up to half the speed where the load is unaligned.
 #if defined(__x86_64__)
@@ -90,49 +112,44 @@ INLINE V<T> load_vector(const S* p) {
 }
 
 template <class T, class S>
-void load_row(T* __restrict dst, const void* src, std::int64_t n) {
-  constexpr int L = Vec<T>::lanes;
-  const S* s = static_cast<const S*>(src);
-  std::int64_t i = 0;
-  if (n >= L) {
-    for (; i + L <= n; i += L) storeu(dst + i, load_vector<T, S>(s + i));
-    if (i < n) storeu(dst + n - L, load_vector<T, S>(s + n - L));
-    return;
-  }
-  for (; i < n; ++i) dst[i] = Convert<T, S>::in(s[i]);
+INLINE V<T> load_vector_part(const S* p, int n) {
+  if constexpr (__is_same(T, S)) return load_part(p, n);
+  V<T> v{};
+  for (int i = 0; i < n; ++i) v[i] = Convert<T, S>::in(p[i]);
+  return v;
 }
 
 template <class T, class S>
-void pad_rows(T* __restrict dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::int64_t rows,
-              std::int64_t left, std::int64_t width, std::int64_t right) {
+INLINE void copy_row(T* __restrict dst, const S* s, std::int64_t n) {
   constexpr int L = Vec<T>::lanes;
+  std::int64_t i = 0;
+  for (; i + L <= n; i += L) storeu(dst + i, load_vector<T, S>(s + i));
+  if (i < n) store_part(dst + i, load_vector_part<T, S>(s + i, static_cast<int>(n - i)), static_cast<int>(n - i));
+}
+
+template <class T, class S>
+void load_row(T* dst, const void* src, std::int64_t n) {
+  copy_row<T, S>(dst, static_cast<const S*>(src), n);
+}
+
+template <class T, class S>
+void pad_rows(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step, std::int64_t rows,
+              std::int64_t left, std::int64_t width, std::int64_t right) {
   const S* s = static_cast<const S*>(src);
   for (; rows > 0; --rows, dst += ldd, s += lds) {
     for (std::int64_t i = 0; i < left; ++i) dst[i] = T{};
     T* d = dst + left;
-    if (width >= L) {
-      std::int64_t i = 0;
-      for (; i + L <= width; i += L) storeu(d + i, load_vector<T, S>(s + i));
-      if (i < width) storeu(d + width - L, load_vector<T, S>(s + width - L));
-    } else {
-      for (std::int64_t i = 0; i < width; ++i) d[i] = Convert<T, S>::in(s[i]);
-    }
+    if (step == 1) copy_row<T, S>(d, s, width);
+    else for (std::int64_t i = 0; i < width; ++i) d[i] = Convert<T, S>::in(s[i * step]);
     for (std::int64_t i = 0; i < right; ++i) d[width + i] = T{};
   }
 }
 
 template <class T, class S>
-void store_row(void* dst, const T* __restrict src, std::int64_t n) {
+void store_row(void* dst, const T* src, std::int64_t n) {
   S* d = static_cast<S*>(dst);
+  if constexpr (__is_same(T, S)) return copy_row<T, S>(d, src, n);
   std::int64_t i = 0;
-  if constexpr (__is_same(T, S)) {
-    constexpr int L = Vec<T>::lanes;
-    if (n >= L) {
-      for (; i + L <= n; i += L) storeu(d + i, loadu(src + i));
-      if (i < n) storeu(d + n - L, loadu(src + n - L));
-      return;
-    }
-  }
 #if defined(__F16C__) && VECTOR_BYTES >= 32
   if constexpr (sizeof(T) == 4 && __is_same(S, Half)) {
     for (; i + 8 <= n; i += 8)
@@ -187,13 +204,8 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
       if (live == L && width == L) {
         UNROLL for (int i = 0; i < L; ++i) v[i] = load_vector<T, S>(s + row[r0 + i] * lds + k0);
       } else {
-        alignas(VECTOR_BYTES) T edge[L][L] = {};
-        for (int i = 0; i < live; ++i) {
-          const S* p = s + row[r0 + i] * lds + k0;
-          if (width == L) storeu(edge[i], load_vector<T, S>(p));
-          else for (int k = 0; k < width; ++k) edge[i][k] = Convert<T, S>::in(p[k]);
-        }
-        UNROLL for (int i = 0; i < L; ++i) v[i] = loadu(edge[i]);
+        UNROLL for (int i = 0; i < L; ++i)
+          v[i] = i < live ? load_vector_part<T, S>(s + row[r0 + i] * lds + k0, width) : V<T>{};
       }
       transpose_square<T>(v);
       if (period == 1 && out == L && width == L) {
@@ -316,12 +328,28 @@ void rows(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std
 
 constexpr int kDotsMr = VECTOR_REGISTERS >= 32 ? 4 : 3, kDotsNt = VECTOR_REGISTERS >= 32 ? 6 : 3;
 
-template <class T>
+// v with its lanes moved down by kShift; what comes in from above does not matter.
+template <int kShift, class T>
+INLINE V<T> shift_down(V<T> v) {
+  constexpr int L = Vec<T>::lanes, m = L - 1;
+  if constexpr (L == 16)
+    return __builtin_shufflevector(v, v, kShift & m, (1 + kShift) & m, (2 + kShift) & m, (3 + kShift) & m,
+                                   (4 + kShift) & m, (5 + kShift) & m, (6 + kShift) & m, (7 + kShift) & m,
+                                   (8 + kShift) & m, (9 + kShift) & m, (10 + kShift) & m, (11 + kShift) & m,
+                                   (12 + kShift) & m, (13 + kShift) & m, (14 + kShift) & m, (15 + kShift) & m);
+  else if constexpr (L == 8)
+    return __builtin_shufflevector(v, v, kShift & m, (1 + kShift) & m, (2 + kShift) & m, (3 + kShift) & m,
+                                   (4 + kShift) & m, (5 + kShift) & m, (6 + kShift) & m, (7 + kShift) & m);
+  else if constexpr (L == 4)
+    return __builtin_shufflevector(v, v, kShift & m, (1 + kShift) & m, (2 + kShift) & m, (3 + kShift) & m);
+  else
+    return __builtin_shufflevector(v, v, kShift & m, (1 + kShift) & m);
+}
+template <class T, int kHalf = Vec<T>::lanes / 2>
 INLINE T sum_lanes(V<T> v) {
-  alignas(VECTOR_BYTES) T t[Vec<T>::lanes];
-  storeu(t, v);
-  UNROLL for (int n = Vec<T>::lanes / 2; n > 0; n /= 2) UNROLL for (int i = 0; i < n; ++i) t[i] += t[i + n];
-  return t[0];
+  v += shift_down<kHalf, T>(v);
+  if constexpr (kHalf > 1) return sum_lanes<T, kHalf / 2>(v);
+  else return v[0];
 }
 
 template <class T, int M, int N>

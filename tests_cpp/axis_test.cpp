@@ -1,0 +1,135 @@
+#include "engine/axis.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+namespace convbwd {
+
+static std::ostream& operator<<(std::ostream& out, const AxisSizes& a) {
+  return out << "x" << a.x << " y" << a.y << " k" << a.kernel << " s" << a.stride << " d" << a.dilation << " p" << a.pad;
+}
+
+namespace {
+
+using Reads = std::vector<std::vector<std::pair<Index, Index>>>;  // for each destination: (tap, source), sorted
+
+// Small axes with every number of outputs that their sizes allow, among them taps that meet padding only.
+template <class F>
+void for_each_axis(F&& f) {
+  for (Index x = 1; x <= 7; ++x)
+    for (Index kernel = 1; kernel <= 4; ++kernel)
+      for (Index stride = 1; stride <= 5; ++stride)
+        for (Index dilation = 1; dilation <= 3; ++dilation)
+          for (Index pad = 0; pad <= 4; ++pad)
+            for (Index after = 0; after <= 5; after += 1 + pad % 2) {
+              const Index room = x + pad + after - (kernel - 1) * dilation - 1;
+              if (room >= 0) f(AxisSizes{x, room / stride + 1, kernel, stride, dilation, pad});
+            }
+}
+
+// What a map says, and that it is well formed.
+Reads reads_of(const AxisMap& map) {
+  Reads reads(static_cast<std::size_t>(map.dst));
+  std::vector<int> written(reads.size());
+  for (const Phase& phase : map.phases) {
+    Index end = 0;
+    for (const Phase::Run& run : phase.runs) {
+      EXPECT_EQ(run.begin, end);
+      EXPECT_LT(run.begin, run.end);
+      end = run.end;
+    }
+    EXPECT_EQ(end, phase.count);
+    for (const Phase::Member& member : phase.members) {
+      EXPECT_EQ(member.tap.size(), phase.offset.size());
+      for (const Phase::Run& run : phase.runs)
+        for (Index q = run.begin; q < run.end; ++q) {
+          const auto at = static_cast<std::size_t>(member.first + q * map.dst_step);
+          if (at >= reads.size()) {
+            ADD_FAILURE() << "destination " << at << " of " << reads.size();
+            continue;
+          }
+          ++written[at];
+          for (const int t : run.inside) {
+            const auto i = static_cast<std::size_t>(t);
+            reads[at].emplace_back(member.tap[i], q * map.src_step + phase.offset[i]);
+          }
+          std::sort(reads[at].begin(), reads[at].end());
+        }
+    }
+  }
+  EXPECT_TRUE(std::all_of(written.begin(), written.end(), [](int times) { return times == 1; }));
+  return reads;
+}
+
+TEST(Axis, ForwardMapsReadWhatTheDefinitionSays) {
+  for_each_axis([](const AxisSizes& a) {
+    Reads expected(static_cast<std::size_t>(a.y));
+    for (Index o = 0; o < a.y; ++o)
+      for (Index t = 0; t < a.kernel; ++t) {
+        const Index i = o * a.stride + t * a.dilation - a.pad;
+        if (i >= 0 && i < a.x) expected[static_cast<std::size_t>(o)].emplace_back(t, i);
+      }
+    const AxisMap map = map_forward(a);
+    ASSERT_EQ(map.dst, a.y) << a;
+    ASSERT_EQ(map.src, a.x) << a;
+    ASSERT_EQ(reads_of(map), expected) << a;
+  });
+}
+
+TEST(Axis, TransposedMapsReadWhatTheDefinitionSays) {
+  for_each_axis([](const AxisSizes& a) {
+    Reads expected(static_cast<std::size_t>(a.x));
+    for (Index t = 0; t < a.kernel; ++t)
+      for (Index o = 0; o < a.y; ++o) {
+        const Index i = o * a.stride + t * a.dilation - a.pad;
+        if (i >= 0 && i < a.x) expected[static_cast<std::size_t>(i)].emplace_back(t, o);
+      }
+    const AxisMap map = map_transposed(a);
+    ASSERT_EQ(map.dst, a.x) << a;
+    ASSERT_EQ(map.src, a.y) << a;
+    ASSERT_EQ(reads_of(map), expected) << a;
+  });
+}
+
+TEST(Axis, ValidOutputsAreThoseThatReadTheImage) {
+  for_each_axis([](const AxisSizes& a) {
+    for (Index t = 0; t < a.kernel; ++t) {
+      const Range valid = valid_outputs(a, t);
+      ASSERT_TRUE(0 <= valid.begin && valid.begin <= valid.end && valid.end <= a.y) << a;
+      for (Index o = 0; o < a.y; ++o) {
+        const Index i = o * a.stride + t * a.dilation - a.pad;
+        ASSERT_EQ(o >= valid.begin && o < valid.end, i >= 0 && i < a.x) << a << " tap " << t << " output " << o;
+      }
+    }
+  });
+}
+
+TEST(Axis, PatchesAreOnePhase) {
+  const AxisMap map = map_transposed({32, 4, 8, 8, 1, 0});
+  ASSERT_EQ(map.phases.size(), 1u);
+  EXPECT_EQ(map.phases[0].members.size(), 8u);
+}
+
+TEST(Axis, SingleWindowsAreFewPhases) {
+  const AxisMap map = map_transposed({9, 1, 7, 1, 1, 0});
+  ASSERT_EQ(map.phases.size(), 2u);  // positions under the kernel, and the two behind it
+  EXPECT_EQ(map.phases[0].members.size(), 7u);
+  EXPECT_TRUE(map.phases[1].offset.empty());
+}
+
+TEST(Axis, DivisionsRoundDownAndUp) {
+  for (Index a = -9; a <= 9; ++a)
+    for (Index b = 1; b <= 4; ++b) {
+      EXPECT_LE(floor_div(a, b) * b, a);
+      EXPECT_GT((floor_div(a, b) + 1) * b, a);
+      EXPECT_GE(ceil_div(a, b) * b, a);
+      EXPECT_LT((ceil_div(a, b) - 1) * b, a);
+    }
+}
+
+}  // namespace
+}  // namespace convbwd

@@ -1,0 +1,35 @@
+// The instruction sets that this build has kernels for, as parameters of tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "kernels/list.h"
+
+namespace convbwd {
+inline void PrintTo(Isa isa, std::ostream* out) { *out << name_of(isa); }
+}  // namespace convbwd
+
+namespace convbwd::test {
+
+inline std::vector<Isa> compiled_isas() {
+  std::vector<Isa> list;
+#define CONVBWD_PUSH(name) list.push_back(Isa::name);
+  CONVBWD_ISA_LIST(CONVBWD_PUSH)
+#undef CONVBWD_PUSH
+  return list;
+}
+
+/// Makes an instruction set the active one for the duration of a test.
+class ScopedIsa {
+ public:
+  explicit ScopedIsa(Isa isa) { set_isa(isa); }
+  ~ScopedIsa() { set_isa(std::nullopt); }
+  ScopedIsa(const ScopedIsa&) = delete;
+  ScopedIsa& operator=(const ScopedIsa&) = delete;
+};
+
+}  // namespace convbwd::test

@@ -1,0 +1,144 @@
+// The contracts of kernels/kernel.h as plain loops: what kernels are compared with, and sets with odd tiles, which
+// stress packing and edges of the engine on any machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/half.h"
+#include "kernels/kernel.h"
+
+namespace convbwd::test::plain {
+
+template <class T>
+void gather(int nr, int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* segments,
+            std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
+  for (int i = 0; i < m; ++i)
+    for (int j = 0; j < nr; ++j) {
+      T sum{};
+      for (std::int64_t s = 0; s < count; ++s)
+        for (std::int64_t k = 0; k < segments[s].len; ++k)
+          sum += x[row[i] + segments[s].x + k * xstep] * b[segments[s].b + k * bstep + j];
+      T& out = c[crow[i] + j];
+      out = accumulate ? out + sum : sum;
+    }
+}
+
+template <class T>
+void rows(int lanes, int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w,
+          T* c, std::ptrdiff_t ldc, bool accumulate) {
+  for (int i = 0; i < m; ++i)
+    for (std::int64_t p = 0; p < (len + lanes - 1) / lanes * lanes; ++p) {
+      T sum{};
+      for (std::int64_t t = 0; t < taps; ++t) sum += w[t * m + i] * s[offset[t] + p];
+      T& out = c[i * ldc + p];
+      out = accumulate ? out + sum : sum;
+    }
+}
+
+template <class T>
+void dots(int lanes, int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
+          const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo) {
+  for (int i = 0; i < m; ++i)
+    for (int j = 0; j < nt; ++j) {
+      T sum{};
+      for (std::int64_t p = 0; p < (len + lanes - 1) / lanes * lanes; ++p) sum += a[i * lda + p] * x[offset[j] + p];
+      out[i * ldo + j] += sum;
+    }
+}
+
+template <class T, class S>
+T load_one(const S& s) {
+  if constexpr (sizeof(S) == 8) return static_cast<T>(s);
+  else return static_cast<T>(widen(s));
+}
+
+template <class T, class S>
+void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src, const std::ptrdiff_t* row,
+               std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols) {
+  for (std::int64_t k = 0; k < cols; ++k)
+    for (int r = 0; r < rows_out; ++r)
+      if (dst[k % period])
+        dst[k % period][k / period * ldd + r] =
+            r < rows ? load_one<T>(static_cast<const S*>(src)[row[r] * lds + k]) : T{};
+}
+
+template <class T, class S>
+void pad(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::int64_t rows, std::int64_t left,
+         std::int64_t width, std::int64_t right) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t i = 0; i < left + width + right; ++i) {
+      const bool inside = i >= left && i < left + width;
+      dst[r * ldd + i] = inside ? load_one<T>(static_cast<const S*>(src)[r * lds + i - left]) : T{};
+    }
+}
+
+template <class T, class S>
+void load(T* dst, const void* src, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) dst[i] = load_one<T>(static_cast<const S*>(src)[i]);
+}
+
+template <class T, class S>
+void store(void* dst, const T* src, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    S& s = static_cast<S*>(dst)[i];
+    if constexpr (sizeof(S) == 8) s = src[i];
+    else if constexpr (sizeof(S) == 2 && sizeof(T) == 8) narrow(to_odd(src[i]), s);
+    else narrow(static_cast<float>(src[i]), s);
+  }
+}
+
+template <class T>
+void interleave(T* dst, const T* even, const T* odd, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) dst[2 * i] = even[i], dst[2 * i + 1] = odd[i];
+}
+
+template <class T>
+double sum(const T* p, std::int64_t n) {
+  T sums[16] = {};
+  for (std::int64_t i = 0; i < n; ++i) sums[i % 16] += p[i];
+  double total = 0;
+  for (const T s : sums) total += static_cast<double>(s);
+  return total;
+}
+
+/// A set with vectors of `Lanes` elements, one gathering kernel for each of the heights `Mr`.
+template <class T, int Lanes, int... Mr>
+const KernelSet<T>& set(const char* name) {
+  static const KernelSet<T> kernels = [name] {
+    KernelSet<T> k{};
+    k.name = name;
+    k.lanes = Lanes;
+    const auto add = [&]<int Height, int Nr>() {
+      k.gather[k.gather_count++] = {"gather", Height, Nr,
+                                    [](int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep,
+                                       const Segment* segments, std::int64_t count, const T* b, std::ptrdiff_t bstep,
+                                       T* c, const std::ptrdiff_t* crow, bool accumulate) {
+                                      gather(Nr, m, x, row, xstep, segments, count, b, bstep, c, crow, accumulate);
+                                    }};
+    };
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (add.template operator()<Mr, static_cast<int>(I + 1) * Lanes>(), ...);
+    }(std::make_index_sequence<sizeof...(Mr)>());
+    k.rows = [](int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
+                std::ptrdiff_t ldc, bool accumulate) { rows(Lanes, m, len, s, offset, taps, w, c, ldc, accumulate); };
+    k.rows_mr = Lanes;
+    k.dots = [](int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
+                const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo) {
+      dots(Lanes, m, nt, len, a, lda, x, offset, out, ldo);
+    };
+    k.dots_mr = 2;
+    k.dots_nt = Lanes;
+    const auto convert = [&]<class S>(int t, S) {
+      k.transpose[t] = transpose<T, S>, k.pad[t] = pad<T, S>, k.load[t] = load<T, S>, k.store[t] = store<T, S>;
+    };
+    convert(0, double{}), convert(1, float{}), convert(2, Half{}), convert(3, BFloat{});
+    k.interleave = interleave<T>;
+    k.sum = sum<T>;
+    return k;
+  }();
+  return kernels;
+}
+
+}  // namespace convbwd::test::plain

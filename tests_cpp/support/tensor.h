@@ -1,0 +1,127 @@
+// Tensors of a test: any element type, any memory layout, NaN wherever there is no element.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/half.h"
+#include "base/view.h"
+#include "support/guarded_buffer.h"
+#include "support/random.h"
+
+namespace convbwd::test {
+
+inline constexpr DType kDTypeList[] = {DType::float64, DType::float32, DType::float16, DType::bfloat16};
+
+/// broadcast and expanded have zero strides, which only operands may have; the last result layout is kResultLayouts - 1.
+enum class Layout : std::uint8_t { dense, channels_last, reversed, gaps, permuted, broadcast, expanded };
+inline constexpr int kLayouts = 7, kResultLayouts = 5;
+
+/// Calls f(element type{}) for a dtype.
+template <class F>
+decltype(auto) with_type(DType t, F&& f) {
+  switch (t) {
+    case DType::float64: return f(double{});
+    case DType::float32: return f(float{});
+    case DType::float16: return f(Half{});
+    default: return f(BFloat{});
+  }
+}
+
+inline double get(const void* p, DType t, Index i) {
+  return with_type(t, [&](auto e) {
+    const auto* q = static_cast<const decltype(e)*>(p) + i;
+    if constexpr (sizeof(e) == 8) return static_cast<double>(*q);
+    else return static_cast<double>(widen(*q));
+  });
+}
+/// Exact for the small integers that tests are made of.
+inline void set(void* p, DType t, Index i, double value) {
+  with_type(t, [&](auto e) {
+    auto* q = static_cast<decltype(e)*>(p) + i;
+    if constexpr (sizeof(e) == 8) *q = value;
+    else narrow(static_cast<float>(value), *q);
+  });
+}
+
+/// Calls f for every index of a size, the last axis running fastest.
+template <class F>
+void for_each_index(const Index5& size, F&& f) {
+  Index5 i;
+  for (i[0] = 0; i[0] < size[0]; ++i[0])
+    for (i[1] = 0; i[1] < size[1]; ++i[1])
+      for (i[2] = 0; i[2] < size[2]; ++i[2])
+        for (i[3] = 0; i[3] < size[3]; ++i[3])
+          for (i[4] = 0; i[4] < size[4]; ++i[4]) f(static_cast<const Index5&>(i));
+}
+
+class TestTensor {
+ public:
+  TestTensor(const Index5& size, DType dtype, Layout layout = Layout::dense)
+      : view_{nullptr, dtype, size, strides(size, layout)}, first_(first()), buffer_(span() * size_of(dtype), 8) {
+    view_.data = buffer_.as<std::byte>() + first_ * static_cast<Index>(size_of(dtype));
+  }
+
+  const View& view() const { return view_; }
+  std::size_t bytes() const { return span() * size_of(view_.dtype); }
+  const void* memory() { return buffer_.data(); }
+
+  void fill_integers(Random& random, Index low, Index high) {
+    for_each_index(view_.size, [&](const Index5& i) {
+      set(view_.data, view_.dtype, view_.offset(i), static_cast<double>(random.integer(low, high)));
+    });
+  }
+  void fill_reals(Random& random) {
+    for_each_index(view_.size, [&](const Index5& i) { set(view_.data, view_.dtype, view_.offset(i), random.real(-1, 1)); });
+  }
+  /// Elements in index order.
+  std::vector<double> values() const {
+    std::vector<double> v;
+    for_each_index(view_.size, [&](const Index5& i) { v.push_back(get(view_.data, view_.dtype, view_.offset(i))); });
+    return v;
+  }
+  /// Whether memory between the elements is as it was.
+  bool gaps_intact() {
+    std::vector<bool> element(span());
+    for_each_index(view_.size, [&](const Index5& i) { element[static_cast<std::size_t>(first_ + view_.offset(i))] = true; });
+    const std::size_t item = size_of(view_.dtype);
+    for (std::size_t i = 0; i < element.size() * item; ++i)
+      if (!element[i / item] && buffer_.as<std::byte>()[i] != std::byte{0xFF}) return false;
+    return true;
+  }
+
+ private:
+  static Index5 strides(const Index5& size, Layout layout) {
+    std::array<std::size_t, 5> order{4, 3, 2, 1, 0};  // the fastest first
+    if (layout == Layout::channels_last) order = {1, 4, 3, 2, 0};
+    if (layout == Layout::permuted) order = {0, 3, 1, 4, 2};
+    Index5 stride;
+    Index step = layout == Layout::gaps ? 2 : 1;
+    for (const std::size_t a : order) {
+      stride[a] = layout == Layout::reversed ? -step : step;
+      step *= size[a] + (layout == Layout::gaps ? 1 : 0);
+    }
+    if (layout == Layout::broadcast) stride[0] = stride[3] = 0;
+    if (layout == Layout::expanded) stride = {0, 0, 0, 0, 0};
+    return stride;
+  }
+  Index first() const {
+    Index low = 0;
+    for (std::size_t a = 0; a < 5; ++a)
+      if (view_.stride[a] < 0) low -= (view_.size[a] - 1) * view_.stride[a];
+    return low;
+  }
+  std::size_t span() const {
+    Index n = 1;
+    for (std::size_t a = 0; a < 5; ++a) n += (view_.size[a] - 1) * (view_.stride[a] < 0 ? -view_.stride[a] : view_.stride[a]);
+    return static_cast<std::size_t>(n);
+  }
+
+  View view_;
+  Index first_;
+  GuardedBuffer buffer_;
+};
+
+}  // namespace convbwd::test
