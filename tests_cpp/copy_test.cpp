@@ -34,8 +34,8 @@ class Copy : public testing::TestWithParam<std::tuple<DType, bool>> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(, Copy, testing::Combine(testing::ValuesIn(kDTypeList), testing::Bool()), [](const auto& info) {
-  return std::string(name_of(std::get<0>(info.param))) + (std::get<1>(info.param) ? "_to_f64" : "_to_f32");
+INSTANTIATE_TEST_SUITE_P(, Copy, testing::Combine(testing::ValuesIn(kDTypeList), testing::Bool()), [](const auto& test) {
+  return std::string(name_of(std::get<0>(test.param))) + (std::get<1>(test.param) ? "_to_f64" : "_to_f32");
 });
 
 // Source strides of every kind and sign, destinations with their axes in any order and gaps between them.

@@ -169,8 +169,8 @@ class Kernels : public testing::TestWithParam<std::tuple<Isa, bool>> {
 };
 
 INSTANTIATE_TEST_SUITE_P(, Kernels, testing::Combine(testing::ValuesIn(compiled_isas()), testing::Bool()),
-                         [](const auto& info) {
-                           return std::string(name_of(std::get<0>(info.param))) + (std::get<1>(info.param) ? "_f64" : "_f32");
+                         [](const auto& test) {
+                           return std::string(name_of(std::get<0>(test.param))) + (std::get<1>(test.param) ? "_f64" : "_f32");
                          });
 
 TEST_P(Kernels, TilesAreConsistent) {
@@ -278,26 +278,24 @@ TEST_P(Kernels, PadConvertsRowsBetweenZeros) {
     Random random(4);
     for (const DType dtype : kDTypeList)
       for (const std::int64_t rows : {0, 1, 3})
-        for (const std::int64_t left : {0, 1, 5})
-          for (const std::int64_t width : {0, 1, 7, 16, 23, 40})
-            for (const std::int64_t right : {0, 2, 17}) {
-              const std::ptrdiff_t lds = width + 2, ldd = left + width + right + random.integer(0, 2);
-              GuardedBuffer src(static_cast<std::size_t>(rows * lds) * size_of(dtype), size_of(dtype));
-              for (std::int64_t i = 0; i < rows * lds; ++i) set_value(src, dtype, i, random);
-              Memory<T> got(rows * ldd), expected(rows * ldd);
-              const int t = static_cast<int>(dtype);
-              oracle.pad[t](expected.data(), ldd, src.data(), lds, rows, left, width, right);
-              set.pad[t](got.data(), ldd, src.data(), lds, rows, left, width, right);
-              ASSERT_TRUE(got == expected) << name_of(dtype) << " rows=" << rows << " width=" << left << "+" << width
-                                           << "+" << right;
-              // From the last row up, as a view with a negative stride has it.
-              if (rows < 2) continue;
-              Memory<T> up(rows * ldd), expected_up(rows * ldd);
-              const auto* last = src.template as<std::byte>() + static_cast<std::size_t>((rows - 1) * lds) * size_of(dtype);
-              oracle.pad[t](expected_up.data(), ldd, last, -lds, rows, left, width, right);
-              set.pad[t](up.data(), ldd, last, -lds, rows, left, width, right);
-              ASSERT_TRUE(up == expected_up);
-            }
+        for (const std::ptrdiff_t step : {1, 2, -1, 0})
+          for (const std::int64_t left : {0, 5})
+            for (const std::int64_t width : {0, 1, 7, 16, 23, 40})
+              for (const std::int64_t right : {0, 2, 17})
+                for (const bool falling : {false, true}) {
+                  const std::ptrdiff_t span = width * 2 + 2, ldd = left + width + right + random.integer(0, 2);
+                  GuardedBuffer src(static_cast<std::size_t>(rows * span) * size_of(dtype), size_of(dtype));
+                  for (std::int64_t i = 0; i < rows * span; ++i) set_value(src, dtype, i, random);
+                  const std::ptrdiff_t first = (falling ? (rows - 1) * span : 0) + (step < 0 ? width : 0);
+                  const void* from = src.template as<std::byte>() + first * static_cast<std::ptrdiff_t>(size_of(dtype));
+                  const std::ptrdiff_t lds = falling ? -span : span;
+                  Memory<T> got(rows * ldd), expected(rows * ldd);
+                  const int t = static_cast<int>(dtype);
+                  oracle.pad[t](expected.data(), ldd, from, lds, step, rows, left, width, right);
+                  set.pad[t](got.data(), ldd, from, lds, step, rows, left, width, right);
+                  ASSERT_TRUE(got == expected) << name_of(dtype) << " rows=" << rows << " step=" << step
+                                               << " width=" << left << "+" << width << "+" << right;
+                }
   });
 }
 

@@ -32,4 +32,12 @@ struct View {
   }
 };
 
+/// Strides of a dense tensor in C order.
+inline Index5 dense_strides(const Index5& size) {
+  Index5 stride;
+  Index dense = 1;
+  for (std::size_t a = 5; a-- > 0; dense *= size[a]) stride[a] = dense;
+  return stride;
+}
+
 }  // namespace convbwd

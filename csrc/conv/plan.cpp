@@ -27,13 +27,6 @@ double products(const Problem& p) {
          static_cast<double>(p.y_plane());
 }
 
-Index5 dense_strides(const Index5& size) {
-  Index5 stride;
-  Index dense = 1;
-  for (std::size_t a = 5; a-- > 0; dense *= size[a]) stride[a] = dense;
-  return stride;
-}
-
 // A tensor as a five-axis view. Axes of size one get the stride that a dense tensor would have.
 View five_axes(const Tensor& t, bool unbatched) {
   View v{t.data, t.dtype, {1, 1, 1, 1, 1}, {}};
@@ -109,28 +102,15 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
       width *= static_cast<Index>(members);
     }
   const bool few = algorithm != Algorithm::blas && width <= kFewChannels;
-  const auto make = [&](const PassSpec& of, bool vectors_along_pixels) {
-    if (vectors_along_pixels) return weights ? make_dots(of, native) : make_rows(of, native);
-    return weights ? make_gather_weights(of, kernels) : make_gather(of, kernels);
-  };
-  // Which algorithm fits is decided for dense operands: strides must not change the order of sums.
-  PassSpec dense = spec;
-  for (View* v : {&dense.operands.x, &dense.operands.w, &dense.operands.y}) v->stride = dense_strides(v->size);
-  const bool is_dense = dense.operands.x.stride == spec.operands.x.stride &&
-                        dense.operands.w.stride == spec.operands.w.stride &&
-                        dense.operands.y.stride == spec.operands.y.stride;
-  for (int round = 0; round < 2; ++round) {
+  for (const std::size_t budget : {spec.budget, kNoLimit}) {
+    spec.budget = budget;
     for (const bool vectors_along_pixels : {few, !few}) {
       if (vectors_along_pixels && algorithm == Algorithm::blas) continue;
-      auto pass = make(dense, vectors_along_pixels);
-      if (!pass) continue;
-      if (is_dense) return pass;
-      if (auto strided = make(spec, vectors_along_pixels)) return strided;
-      spec.budget = kNoLimit;
-      return make(spec, vectors_along_pixels);
+      auto pass = vectors_along_pixels ? (weights ? make_dots(spec, native) : make_rows(spec, native))
+                                       : (weights ? make_gather_weights(spec, kernels) : make_gather(spec, kernels));
+      if (pass) return pass;
     }
     if (algorithm == Algorithm::automatic && work < kManyProducts) return make_reference(spec);
-    dense.budget = spec.budget = kNoLimit;
   }
   throw Error(ErrorKind::internal, "no algorithm for " + to_string(p));
 }

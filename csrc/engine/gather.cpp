@@ -26,6 +26,8 @@ class Gather final : public Pass {
  public:
   Gather(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
+  bool search();
+  void lay_out(const Operands& o);
 
   std::size_t workspace_bytes() const override {
     return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
@@ -114,9 +116,9 @@ class Gather final : public Pass {
   bool member_major_ = false;     // columns ordered [member][channel] rather than [channel][member]
   bool by_runs_ = false;          // columns are dense in the destination: store pixel by pixel
   bool direct_ = false;           // pixels are dense in the destination: transpose into place
-  bool weights_in_place_ = false, prepack_ = false;
+  bool weights_may_stay_ = false, weights_in_place_ = false, prepack_ = false;
   Index copy_plane_ = 0, group_panels_ = 0;
-  Index chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1;
+  Index chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1, pixels_ = 1;
   Index box_n_ = 1;
   Index3 box_q_{1, 1, 1};
   std::array<Index, 4> boxes_{1, 1, 1, 1};
@@ -156,15 +158,20 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   max_rects_ = runs[0] * runs[1] * runs[2];
   max_streams_ = phases;
   copy_ = image(spec_.operands).dtype != compute_dtype<T>;
-  const View& d = destination(spec_.operands);
-  bool taps_everywhere = true, dense_members = d.stride[4] == 1;
   for (int a = 0; a < 3; ++a) {
     reach_[a] = {maps_[a].src, 0};
-    for (const Phase& f : maps_[a].phases) {
-      taps_everywhere &= !f.offset.empty();
+    for (const Phase& f : maps_[a].phases)
       for (const Index o : f.offset) reach_[a] = {std::min(reach_[a].begin, o), std::max(reach_[a].end, o + 1)};
-    }
   }
+}
+
+// What the strides of the operands allow to do in place.
+template <class T>
+void Gather<T>::lay_out(const Operands& o) {
+  const View& d = destination(o);
+  bool taps_everywhere = true, dense_members = d.stride[4] == 1;
+  for (const AxisMap& map : maps_)
+    for (const Phase& f : map.phases) taps_everywhere &= !f.offset.empty();
   for (const Phase& f : maps_[2].phases) {
     dense_members &= f.members.size() >= 8;
     for (std::size_t m = 1; m < f.members.size(); ++m) dense_members &= f.members[m].first == f.members[m - 1].first + 1;
@@ -172,6 +179,8 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   member_major_ = d.stride[1] == 1;
   by_runs_ = member_major_ || dense_members;
   direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.dtype == compute_dtype<T> && d.stride[4] == 1;
+  weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> && o.w.stride[weight_n_] == 1 &&
+                      cd_ % kernels_.lanes == 0;
 }
 
 template <class T>
@@ -317,7 +326,7 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
   const Index c0 = member_major_ ? 0 : n0 / s.members;
   const Index c1 = member_major_ ? channels : (n0 + n - 1) / s.members + 1;
   const Index taps = spec_.problem.taps();
-  const bool dense = sn == taps && w.stride[4] == 1 && w.stride[3] == spec_.problem.w[2] &&
+  const bool dense = s.members > 1 && sn == taps && w.stride[4] == 1 && w.stride[3] == spec_.problem.w[2] &&
                      w.stride[2] == spec_.problem.w[1] * spec_.problem.w[2];
   for (Index c = 0; c < k; ++c) {
     const void* from = advance(w.data, w.dtype, c * sk);
@@ -333,6 +342,10 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
               for (const auto& mw : fw->members) {
                 const Index at = dense ? (md.tap[td] * spec_.problem.w[1] + mh.tap[th]) * spec_.problem.w[2] + mw.tap[tw]
                                        : md.tap[td] * w.stride[2] + mh.tap[th] * w.stride[3] + mw.tap[tw] * w.stride[4];
+                if (s.members == 1) {
+                  load_row(kernels_, to, advance(from, w.dtype, n0 * sn + at), w.dtype, sn, n);
+                  continue;
+                }
                 for (Index channel = c0; channel < c1; ++channel) {
                   const Index column = (member_major_ ? m * channels + channel : channel * s.members + m) - n0;
                   if (column < 0 || column >= n) continue;
@@ -674,6 +687,7 @@ void Gather<T>::set_box(Index pixels) {
 template <class T>
 bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weights_in_place) {
   channels_ = std::min(channels, cd_);
+  pixels_ = pixels;
   blocks_ = ceil_div(cd_, channels_);
   set_box(pixels);
   prepack_ = prepack;
@@ -699,6 +713,15 @@ bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weigh
 
 template <class T>
 bool Gather<T>::plan() {
+  lay_out(densely(spec_.operands));
+  if (!search()) return false;
+  lay_out(spec_.operands);
+  configure(channels_, pixels_, prepack_, weights_in_place_ && weights_may_stay_);
+  return true;
+}
+
+template <class T>
+bool Gather<T>::search() {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, budget = static_cast<Index>(spec_.budget);
   const Index item = static_cast<Index>(sizeof(T));
@@ -722,8 +745,6 @@ bool Gather<T>::plan() {
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
   chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
   chunk_ = ceil_div(cs_, ceil_div(cs_, chunk));
-  const bool may_stay = one_member_ && spec_.operands.w.dtype == compute_dtype<T> &&
-                        spec_.operands.w.stride[weight_n_] == 1 && cd_ % lanes == 0;
   const Index volume = p.n * count_[0] * count_[1] * count_[2];
   const Index pixels = std::max<Index>(64, kBoxPixels / std::max<Index>(1, live_sets / 2));
   for (; vectors_ >= 1; --vectors_) {
@@ -738,12 +759,12 @@ bool Gather<T>::plan() {
     // Enough boxes to pay for panels that all of them share.
     if (volume > pixels && configure(channels, pixels, true, false)) return true;
     // Else few boxes, each with its own panels: the larger the box, the less packing.
-    if (may_stay && volume <= 2 * pixels && configure(channels, pixels, false, true)) return true;
+    if (weights_may_stay_ && volume <= 2 * pixels && configure(channels, pixels, false, true)) return true;
     const Index most = std::max(pixels, (Index{1} << 20) / unit_bytes);
     for (Index px = most; px >= kLeastPixels; px /= 2) {
       if (px < pixels || volume > px / 2)
         if (configure(unit, px, false, false)) return true;
-      if (px <= pixels && may_stay && configure(unit, px, false, true)) return true;
+      if (px <= pixels && weights_may_stay_ && configure(unit, px, false, true)) return true;
     }
   }
   return false;

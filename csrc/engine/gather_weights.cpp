@@ -23,6 +23,8 @@ class GatherWeights final : public Pass {
  public:
   GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
+  bool search();
+  void lay_out(const View& w);
   std::size_t workspace_bytes() const override {
     return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
   }
@@ -89,10 +91,6 @@ GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernel
       else classes_[a].push_back({outputs, {t}});
     }
   }
-  const View& w = spec.operands.w;
-  const Index sm = w.stride[swap_ ? 0 : 1];
-  in_place_store_ = w.dtype == compute_dtype<T> && sm == p.taps() && w.stride[4] == 1 && w.stride[3] == p.w[2] &&
-                    w.stride[2] == p.w[1] * p.w[2];
   const Index4 natural{p.n, p.y[0], p.y[1], p.y[2]};
   const auto longest = std::max_element(natural.rbegin(), natural.rend());
   if (p.y[2] < 8 && *longest > 2 * p.y[2]) {
@@ -147,7 +145,23 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
 }
 
 template <class T>
+void GatherWeights<T>::lay_out(const View& w) {
+  const Problem& p = spec_.problem;
+  in_place_store_ = w.dtype == compute_dtype<T> && w.stride[swap_ ? 0 : 1] == p.taps() && w.stride[4] == 1 &&
+                    w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
+}
+
+template <class T>
 bool GatherWeights<T>::plan() {
+  lay_out(densely(spec_.operands).w);
+  if (!search()) return false;
+  lay_out(spec_.operands.w);
+  configure(vectors_, rows_, taps_);
+  return true;
+}
+
+template <class T>
+bool GatherWeights<T>::search() {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, item = static_cast<Index>(sizeof(T)), budget = static_cast<Index>(spec_.budget);
   // Chunks and slabs fix the order of sums: they depend on the shape alone.

@@ -29,8 +29,15 @@ struct PassSpec {
   Unknown unknown = Unknown::x;
   Operands operands;
   int threads = 1;
-  std::size_t budget = 0;  // bytes of workspace to stay within where the algorithm can
+  std::size_t budget = 0;  // bytes of workspace to stay within, for dense operands
 };
+
+/// The operands as they would be if all were dense. Passes choose tiles and decide whether they fit for these, so that
+/// strides never change the order of a sum or the shape of a BLAS call.
+inline Operands densely(Operands o) {
+  for (View* v : {&o.x, &o.w, &o.y}) v->stride = dense_strides(v->size);
+  return o;
+}
 
 class Pass {
  public:

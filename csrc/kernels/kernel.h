@@ -64,6 +64,7 @@ struct KernelSet {
   int lanes;
   GatherKernel<T> gather[4];  // by nr / lanes - 1; unused entries are null
   int gather_count;
+  bool any_bstep;  // false where bstep must be nr: weights cannot be read in place
   RowsFn<T> rows;
   int rows_mr;
   DotsFn<T> dots;

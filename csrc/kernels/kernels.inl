@@ -431,6 +431,7 @@ constexpr KernelSet<T> make_set(const char* name) {
       {{"gather 8x1v", 8, L, gather<T, 8, 1>}, {"gather 6x2v", 6, 2 * L, gather<T, 6, 2>}, {}, {}},
       2,
 #endif
+      true,
       rows<T>,
       kRowsMr,
       dots<T>,

@@ -65,12 +65,12 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
 }
 
 template <class T, class S>
-void pad(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::int64_t rows, std::int64_t left,
-         std::int64_t width, std::int64_t right) {
+void pad(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step, std::int64_t rows,
+         std::int64_t left, std::int64_t width, std::int64_t right) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t i = 0; i < left + width + right; ++i) {
       const bool inside = i >= left && i < left + width;
-      dst[r * ldd + i] = inside ? load_one<T>(static_cast<const S*>(src)[r * lds + i - left]) : T{};
+      dst[r * ldd + i] = inside ? load_one<T>(static_cast<const S*>(src)[r * lds + (i - left) * step]) : T{};
     }
 }
 
