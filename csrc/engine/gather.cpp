@@ -260,6 +260,7 @@ void Gather<T>::each_block(const Set& s, Index channels, F&& f) const {
 template <class T>
 void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot,
                      T* panels) const {
+  if (panel_columns(channels) == 0) return;  // no tap reaches the image
   const Problem& p = spec_.problem;
   Index5 at{};
   at[0] = g * p.co;
@@ -306,7 +307,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
     for (Index c = 0; c < k; ++c) {
       point(c * kernel.nr);
       const void* from = advance(src, w.dtype, c * sk);
-      if (taps == 1 && sn == 1 && table[0]) {
+      if (taps == 1 && sn == 1) {
         load_row(kernels_, table[0], from, w.dtype, 1, n);
         std::fill(table[0] + n, table[0] + kernel.nr, T{});
       } else {
