@@ -17,6 +17,7 @@ constexpr Index kReduction = 768;       // 400 to 1152 products a chunk (Zen 4 a
 constexpr Index kTileBytes = 256 << 10; // results of a task: stay in L2 beside panels and images
 constexpr Index kLeastPixels = 8;        // one tile of the tallest register kernel
 constexpr Index kLeastChunk = 16;        // below, a narrower block of channels is better than a shorter sum
+constexpr Index kFewPixels = 128;        // too few to pay for packing weights that lie dense along columns
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
 constexpr int kMaxColumns = 64;           // of a kernel
@@ -760,7 +761,7 @@ bool Gather<T>::search() {
     // Enough boxes to pay for panels that all of them share.
     if (volume > pixels && configure(channels, pixels, true, false)) return true;
     // Else few boxes, each with its own panels: the larger the box, the less packing.
-    if (weights_may_stay_ && volume <= 2 * pixels && configure(channels, pixels, false, true)) return true;
+    if (weights_may_stay_ && volume <= kFewPixels && configure(channels, pixels, false, true)) return true;
     const Index most = std::max(pixels, (Index{1} << 20) / unit_bytes);
     for (Index px = most; px >= kLeastPixels; px /= 2) {
       if (px < pixels || volume > px / 2)

@@ -14,6 +14,7 @@ namespace {
 
 constexpr Index kChunkPixels = 512;     // products of a chunk: the panel stays in L2, the sum stays accurate
 constexpr Index kTileBytes = 256 << 10; // results of a task: stay in L2 beside the panel
+constexpr Index kLeastPixels = 32;      // of a chunk: below, narrower columns are better
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
 constexpr int kStoreRows = 64;
@@ -77,7 +78,7 @@ template <class T>
 GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels) : spec_(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
   const bool pointwise = p.taps() == 1 && p.x == p.y && p.pad_before == Index3{0, 0, 0} && p.stride == Index3{1, 1, 1};
-  swap_ = pointwise && p.groups == 1 && 2 * p.co > 3 * p.ci && p.ci >= kernels_.lanes;
+  swap_ = pointwise && 2 * p.co > 3 * p.ci && p.ci >= kernels_.lanes;
   cm_ = swap_ ? p.co : p.ci;
   cn_ = swap_ ? p.ci : p.co;
   copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;
@@ -164,8 +165,21 @@ template <class T>
 bool GatherWeights<T>::search() {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, item = static_cast<Index>(sizeof(T)), budget = static_cast<Index>(spec_.budget);
-  // Chunks and slabs fix the order of sums: they depend on the shape alone.
-  Index pixels = std::min(kChunkPixels, budget / 3 / (lanes * item));
+  Index best = 0;
+  int widest = 1;
+  for (int v = 1; v <= kernels_.gather_count; ++v) {
+    Index cost = 0;
+    for (Index n = cn_; n > 0; n -= v * lanes) {
+      const Index used = ceil_div(std::min(n, v * lanes), lanes);
+      cost += used * lanes * 8 + (used == 1 ? 3 * lanes : used == 2 ? lanes : 0);
+    }
+    if (v == 1 || cost <= best) best = cost, widest = v;
+  }
+  // Chunks and slabs fix the order of sums: they depend on the shape alone. Panels may take a third of the budget.
+  const auto affordable = [&](int v) { return budget / 3 / (v * lanes * item); };
+  const Index volume = p.n * p.y_plane();
+  while (widest > 1 && affordable(widest) < std::min(kLeastPixels, volume)) --widest;
+  Index pixels = std::min(kChunkPixels, affordable(widest));
   if (pixels < 1) return false;
   for (int i = 3; i >= 0; --i) {
     const auto a = static_cast<std::size_t>(i);
@@ -177,16 +191,6 @@ bool GatherWeights<T>::search() {
   }
   chunk_pixels_ = chunk_[0] * chunk_[1] * chunk_[2] * chunk_[3];
   chunk_count_ = chunks_[0] * chunks_[1] * chunks_[2] * chunks_[3];
-  Index best = 0;
-  int widest = 1;
-  for (int v = 1; v <= kernels_.gather_count; ++v) {
-    Index cost = 0;
-    for (Index n = cn_; n > 0; n -= v * lanes) {
-      const Index used = ceil_div(std::min(n, v * lanes), lanes);
-      cost += used * lanes * 8 + (used == 1 ? 3 * lanes : used == 2 ? lanes : 0);
-    }
-    if (v == 1 || cost <= best) best = cost, widest = v;
-  }
   slabs_ = 1;
   const Index results = p.groups * ceil_div(cn_, widest * lanes);
   const Index full_tile = cm_ * p.taps() * std::min(widest * lanes, round_up(cn_, lanes)) * item;
