@@ -12,6 +12,7 @@ namespace convbwd {
 namespace {
 
 constexpr Index kBoxBytes = 128 << 10;  // both copies of a box: at home in L2
+constexpr Index kTaskProducts = 1 << 16; // products worth a task of its own
 constexpr Index kMinTasks = 8;
 
 template <class T>
@@ -37,6 +38,7 @@ class Dots final : public Pass {
   };
   struct Slot {
     T *x, *y, *part, *sums;
+    Planes::Part *x_parts, *y_parts;
   };
   struct Box {
     Index3 q0, q1;
@@ -58,7 +60,7 @@ class Dots final : public Pass {
   Index3 box_q_;
   std::vector<Call> calls_;
   Index lead_ = 0;  // zeros before the first and behind the last pixel of y, for shifted rows
-  Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, slabs_ = 1;
+  Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, slabs_ = 1, batch_ = 1;
   Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
 };
 
@@ -128,6 +130,8 @@ typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
   s.x = carver.take<T>(channels_ * x_.channel() + x_.slack() + lead_);
   s.y = carver.take<T>(lead_ + spec_.problem.co * y_.channel() + y_.slack() + lead_);
   s.part = carver.take<T>(spec_.problem.co * spec_.problem.taps());
+  s.x_parts = carver.take<Planes::Part>(x_.parts());
+  s.y_parts = carver.take<Planes::Part>(y_.parts());
   if (slabs_ == 1) s.sums = carver.take<T>(sums());
   return s;
 }
@@ -165,8 +169,10 @@ bool Dots<T>::plan() {
   if (results < kMinTasks)
     slabs_ = std::clamp<Index>(std::min(ceil_div(kMinTasks, results), budget / 2 / (results * sum_bytes)), 1, units);
   measure();
-  tasks_ = results * slabs_;
-  shared_bytes_ = slabs_ > 1 ? tasks_ * sum_bytes : 0;
+  const Index products = std::max<Index>(1, p.y_plane() * p.n * p.taps() * channels_ * p.co / slabs_);
+  batch_ = slabs_ > 1 ? 1 : std::clamp<Index>(kTaskProducts / products, 1, std::max<Index>(1, results / kMinTasks));
+  tasks_ = ceil_div(results, batch_) * slabs_;
+  shared_bytes_ = slabs_ > 1 ? results * slabs_ * sum_bytes : 0;
   const Index room = std::max<Index>(1, (budget - shared_bytes_) / slot_bytes_);
   slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, room}));
   return slot_bytes_ + shared_bytes_ <= budget;
@@ -190,8 +196,8 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   T* y = s.y + lead_;
-  y_.copy(kernels_, o.y, n, g * p.co, p.co, b.q0, b.q1, y);
-  x_.copy(kernels_, o.x, n, g * p.ci + c0, channels, b.q0, x_.size(), s.x);
+  y_.copy(kernels_, o.y, s.y_parts, n, g * p.co, p.co, y);
+  x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x);
   const Index length = (b.q1[0] - b.q0[0] - 1) * x_.plane() + (b.q1[1] - b.q0[1] - 1) * x_.row() + b.q1[2] - b.q0[2];
   T tile[64];
   for (Index c = 0; c < channels; ++c) {
@@ -272,24 +278,35 @@ void Dots<T>::store(const Operands& o, Index g, Index c0, const T* sums) const {
 template <class T>
 void Dots<T>::run(const Operands& o, std::byte* workspace) const {
   const Problem& p = spec_.problem;
-  const Index results = tasks_ / slabs_, units = p.n * boxes_;
+  const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
   const Index pitch = round_up(sums() * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
   T* shared = reinterpret_cast<T*>(workspace);
   parallel_for(tasks_, static_cast<int>(slots_), [&](Index i, int number) {
-    const Index slab = i % slabs_, c0 = i / slabs_ % channel_blocks_ * channels_, g = i / slabs_ / channel_blocks_;
-    const Index channels = std::min(channels_, p.ci - c0);
+    const Index slab = i % slabs_;
     Carver carver(workspace + shared_bytes_ + number * slot_bytes_);
     Slot s = carve(carver);
-    if (slabs_ > 1) s.sums = shared + i * pitch;
-    std::fill(s.sums, s.sums + sums(), T{});
     std::fill(s.y, s.y + lead_, T{});
     T* behind_y = s.y + lead_ + p.co * y_.channel() + y_.slack();
     std::fill(behind_y, behind_y + lead_, T{});
-    T* behind_x = s.x + channels * x_.channel() + x_.slack();
-    std::fill(behind_x, behind_x + lead_, T{});
-    for (Index u = slab * units / slabs_; u < (slab + 1) * units / slabs_; ++u)
-      sum_box(o, u / boxes_, g, c0, channels, box(u % boxes_), s);
-    if (slabs_ == 1) store(o, g, c0, s.sums);
+    Index located = -1;
+    for (Index r = i / slabs_ * batch_; r < std::min((i / slabs_ + 1) * batch_, results); ++r) {
+      const Index c0 = r % channel_blocks_ * channels_, g = r / channel_blocks_;
+      const Index channels = std::min(channels_, p.ci - c0);
+      T* behind_x = s.x + channels * x_.channel() + x_.slack();
+      std::fill(behind_x, behind_x + lead_, T{});
+      if (slabs_ > 1) s.sums = shared + (r * slabs_ + slab) * pitch;
+      std::fill(s.sums, s.sums + sums(), T{});
+      for (Index u = slab * units / slabs_; u < (slab + 1) * units / slabs_; ++u) {
+        const Box b = box(u / p.n);
+        if (located != u / p.n) {
+          located = u / p.n;
+          x_.locate(o.x, b.q0, x_.size(), s.x_parts);
+          y_.locate(o.y, b.q0, b.q1, s.y_parts);
+        }
+        sum_box(o, u % p.n, g, c0, channels, b, s);
+      }
+      if (slabs_ == 1) store(o, g, c0, s.sums);
+    }
   });
   if (slabs_ == 1) return;
   for (Index r = 0; r < results; ++r) {

@@ -44,48 +44,61 @@ Index Planes::offset(const Index3& source_offset) const {
   return residue * extent_[0] * extent_[1] * extent_[2] + place;
 }
 
-template <class T>
-void Planes::copy(const KernelSet<T>& k, const View& image, Index n, Index c, Index channels, const Index3& q0,
-                  const Index3& end, T* dst) const {
-  const auto pad = k.pad[static_cast<int>(image.dtype)];
-  // Places of the flat copy whose source position (q0 + first + place) * step + residue exists.
-  const auto inside = [&](std::size_t a, Index residue) {
+Index Planes::parts() const {
+  Index count = 1;
+  for (const Axis& a : axes_) count *= static_cast<Index>(a.residue.size());
+  return count;
+}
+
+void Planes::locate(const View& image, const Index3& q0, const Index3& end, Part* parts) const {
+  const auto range = [&](std::size_t a, Index residue, Index& at) {
     const Axis& x = axes_[a];
-    const Index at = (q0[a] + x.first) * x.step + residue;
-    const Index begin = std::clamp<Index>(ceil_div(-at, x.step), 0, extent_[a]);
-    return Range{begin, std::clamp<Index>(ceil_div(std::min(x.src, end[a]) - at, x.step), begin, extent_[a])};
+    const Index first = (q0[a] + x.first) * x.step + residue;
+    const Index begin = std::clamp<Index>(ceil_div(-first, x.step), 0, extent_[a]);
+    at += (first + begin * x.step) * image.stride[a + 2];
+    return Range{begin, std::clamp<Index>(ceil_div(std::min(x.src, end[a]) - first, x.step), begin, extent_[a])};
   };
-  const Axis &xd = axes_[0], &xh = axes_[1], &xw = axes_[2];
+  for (const Index rd : axes_[0].residue)
+    for (const Index rh : axes_[1].residue)
+      for (const Index rw : axes_[2].residue) {
+        parts->at = 0;
+        parts->d = range(0, rd, parts->at);
+        parts->h = range(1, rh, parts->at);
+        parts->w = range(2, rw, parts->at);
+        ++parts;
+      }
+}
+
+template <class T>
+void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst) const {
+  const auto pad = k.pad[static_cast<int>(image.dtype)];
+  const Index step_d = axes_[0].step * image.stride[2], step_h = axes_[1].step * image.stride[3];
+  const Index step_w = axes_[2].step * image.stride[4];
+  const Part* const last = parts + this->parts();
   for (Index channel = 0; channel < channels; ++channel) {
     T* to = dst + channel * channel_;
     const void* from = advance(image.data, image.dtype, n * image.stride[0] + (c + channel) * image.stride[1]);
-    for (const Index rd : xd.residue)
-      for (const Index rh : xh.residue)
-        for (const Index rw : xw.residue) {
-          const Range d = inside(0, rd), h = inside(1, rh), w = inside(2, rw);
-          const Index width = w.end - w.begin, step = xw.step * image.stride[4];
-          for (Index i = 0; i < extent_[0]; ++i, to += plane()) {
-            if (i < d.begin || i >= d.end || h.begin == h.end || width == 0) {
-              std::fill(to, to + plane(), T{});
-              continue;
-            }
-            std::fill(to, to + h.begin * row(), T{});
-            std::fill(to + h.end * row(), to + plane(), T{});
-            const Index at = ((q0[0] + xd.first + i) * xd.step + rd) * image.stride[2] +
-                             ((q0[1] + xh.first + h.begin) * xh.step + rh) * image.stride[3] +
-                             ((q0[2] + xw.first + w.begin) * xw.step + rw) * image.stride[4];
-            T* rows = to + h.begin * row();
-            pad(rows, row(), advance(from, image.dtype, at), xh.step * image.stride[3], step, h.end - h.begin, w.begin, width,
-                row() - w.end);
-          }
+    for (const Part* p = parts; p != last; ++p) {
+      const bool empty = p->h.begin == p->h.end || p->w.begin == p->w.end;
+      for (Index i = 0; i < extent_[0]; ++i, to += plane()) {
+        if (empty || i < p->d.begin || i >= p->d.end) {
+          std::fill(to, to + plane(), T{});
+          continue;
         }
+        T* rows = to + p->h.begin * row();
+        T* behind = to + p->h.end * row();
+        std::fill(to, rows, T{});
+        pad(rows, row(), advance(from, image.dtype, p->at + (i - p->d.begin) * step_d), step_h, step_w,
+            p->h.end - p->h.begin, p->w.begin, p->w.end - p->w.begin, row() - p->w.end);
+        std::fill(behind, to + plane(), T{});
+      }
+    }
     std::fill(to, dst + (channel + 1) * channel_, T{});
   }
   std::fill(dst + channels * channel_, dst + channels * channel_ + kSlack, T{});
 }
 
-template void Planes::copy(const KernelSet<float>&, const View&, Index, Index, Index, const Index3&, const Index3&, float*) const;
-template void Planes::copy(const KernelSet<double>&, const View&, Index, Index, Index, const Index3&, const Index3&,
-                           double*) const;
+template void Planes::copy(const KernelSet<float>&, const View&, const Part*, Index, Index, Index, float*) const;
+template void Planes::copy(const KernelSet<double>&, const View&, const Part*, Index, Index, Index, double*) const;
 
 }  // namespace convbwd

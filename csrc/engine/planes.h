@@ -23,10 +23,17 @@ class Planes {
   Index slack() const { return kSlack; }            ///< zero elements wanted behind the last channel
   Index offset(const Index3& source_offset) const;  ///< of a tap, from the pixel's place (q - q0) in the flat box
 
-  /// Copies `channels` channels from channel c of image n for pixels from q0 on; positions from `end` on count as outside.
+  /// Where one remainder of a box comes from: worked out once and used for every image and channel.
+  struct Part {
+    Range d, h, w;  // places of the flat copy that exist in the image
+    Index at;       // offset of the first of them in a channel of the image
+  };
+  Index parts() const;
+  /// Fills `parts` for pixels from q0 on; positions from `end` on count as outside.
+  void locate(const View& image, const Index3& q0, const Index3& end, Part* parts) const;
+  /// Copies `channels` channels from channel c of image n.
   template <class T>
-  void copy(const KernelSet<T>& k, const View& image, Index n, Index c, Index channels, const Index3& q0, const Index3& end,
-            T* dst) const;
+  void copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst) const;
   Index3 size() const { return {axes_[0].src, axes_[1].src, axes_[2].src}; }
 
  private:

@@ -34,6 +34,7 @@ class Rows final : public Pass {
   struct Slot {
     T *source, *results, *weights, *taps, *line;
     Stream<T>* streams;
+    Planes::Part* parts;
   };
 
   Slot carve(Carver& carver) const;
@@ -96,6 +97,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
   s.taps = carver.take<T>(spec_.problem.taps());
   s.line = carver.take<T>(box_q_[2] * maps_[2].dst_step);
   s.streams = carver.take<Stream<T>>(max_streams_);
+  s.parts = carver.take<Planes::Part>(planes_.parts());
   return s;
 }
 
@@ -292,6 +294,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     const Index begin = i / boxes_ * batch_, end = std::min(begin + batch_, images);
     Carver carver(workspace + number * slot_bytes_);
     const Slot slot = carve(carver);
+    planes_.locate(image, b.q0, planes_.size(), slot.parts);
     Index packed = -1;
     bool finite = true;
     for (Index image_number = begin; image_number < end; ++image_number) {
@@ -299,7 +302,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
       if (g != packed) finite = pack(o.w, packed = g, slot);
       for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
         const Index k = std::min(chunk_, cs_ - k0);
-        planes_.copy(kernels_, image, n, g * cs_ + k0, k, b.q0, planes_.size(), slot.source);
+        planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, k, slot.source);
         T* results = slot.results;
         const T* weights = slot.weights;
         for (const Set& s : sets_) {
