@@ -188,7 +188,7 @@ void check_all(Call& call, Unknown unknown) {
       auto pass = maker.make(call.spec(kNoLimit), *set);
       ASSERT_NE(pass, nullptr);
       for (std::size_t budget = kNoLimit; pass; pass = maker.make(call.spec(budget), *set)) {
-        if (call.dense()) EXPECT_LE(pass->workspace_bytes(), budget) << pass->explain();
+        EXPECT_TRUE(!call.dense() || pass->workspace_bytes() <= budget) << budget << " bytes allowed: " << pass->explain();
         if (pass->explain() != last) {
           last = pass->explain();
           SCOPED_TRACE(last);
@@ -336,7 +336,7 @@ TEST(Plans, TakeEveryWay) {
            {"weights packed once", Unknown::y, make_gather, wide},
            {"weights packed once", Unknown::x, make_gather, wide},
            {"weights packed by tasks", Unknown::y, make_gather, pointwise},
-           {"weights in place", Unknown::x, make_gather, pointwise, DType::float32, 2 << 10},
+           {"weights in place", Unknown::x, make_gather, pointwise, DType::float32, 1 << 10},
            {"weights packed by tasks", Unknown::x, make_gather, wide, DType::float32, 24 << 10},
            {"image in place", Unknown::x, make_gather, wide},
            {"image copied", Unknown::x, make_gather, wide, DType::bfloat16},

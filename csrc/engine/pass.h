@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "base/view.h"
 #include "engine/axis.h"
+#include "format/copy.h"
 #include "kernels/kernel.h"
 
 namespace convbwd {
@@ -77,9 +78,6 @@ class Carver {
   std::byte* base_;
   Index used_ = 0;
 };
-
-template <class T>
-inline constexpr DType compute_dtype = sizeof(T) == 8 ? DType::float64 : DType::float32;
 
 inline AxisSizes axis_sizes(const Problem& p, int a) {
   const auto i = static_cast<std::size_t>(a);

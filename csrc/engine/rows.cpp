@@ -45,7 +45,6 @@ class Rows final : public Pass {
     for (std::size_t a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(b.q1[a], s.phase[a]->count) - b.q0[a]);
     return e;
   }
-  Index pitch() const { return round_up(planes_.plane() * box_q_[0], kernels_.lanes); }  // of a row of results
   bool pack(const View& w, Index g, const Slot& slot) const;
   void multiply(const Set& s, const Box& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot, T* results) const;
   void store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const;
@@ -59,6 +58,7 @@ class Rows final : public Pass {
   Index cs_, cd_, max_streams_ = 0;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
   Planes planes_;
+  Index pitch_ = 0;  // of a row of results
   Index chunk_ = 1, boxes_ = 1, batch_ = 1, tasks_ = 1, slots_ = 1, slot_bytes_ = 0;
 };
 
@@ -91,7 +91,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
   s.source = carver.take<T>(chunk_ * planes_.channel() + planes_.slack());
   Index results = 0, weights = 0;
   for (const Set& set : sets_)
-    if (set.taps) results += cd_ * set.members * pitch(), weights += cd_ * set.members * cs_ * set.taps;
+    if (set.taps) results += cd_ * set.members * pitch_, weights += cd_ * set.members * cs_ * set.taps;
   s.results = carver.take<T>(results);
   s.weights = carver.take<T>(weights);
   s.taps = carver.take<T>(spec_.problem.taps());
@@ -104,6 +104,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
 template <class T>
 void Rows<T>::measure() {
   planes_ = Planes(maps_, box_q_);
+  pitch_ = round_up(planes_.plane() * box_q_[0], kernels_.lanes);
   Carver carver;
   carve(carver);
   slot_bytes_ = static_cast<Index>(carver.used());
@@ -201,7 +202,7 @@ void Rows<T>::multiply(const Set& s, const Box& b, Index k0, Index k, const T* w
     const int block = static_cast<int>(std::min<Index>(kernels_.rows_mr, m - m0));
     const T* w = weights + m0 * cs_ * s.taps + k0 * s.taps * block;
     if (finite) {
-      kernels_.rows(block, length, slot.source, s.offset.data(), k * s.taps, w, results + m0 * pitch(), pitch(), k0 > 0);
+      kernels_.rows(block, length, slot.source, s.offset.data(), k * s.taps, w, results + m0 * pitch_, pitch_, k0 > 0);
       continue;
     }
     const auto inside = [&](std::size_t a, Index q, Index offset) {
@@ -223,7 +224,7 @@ void Rows<T>::multiply(const Set& s, const Box& b, Index k0, Index k, const T* w
                       sum += w[t * block + i] * slot.source[s.offset[static_cast<std::size_t>(t)] + at];
                     ++t;
                   }
-            T& result = results[(m0 + i) * pitch() + at];
+            T& result = results[(m0 + i) * pitch_ + at];
             result = k0 > 0 ? result + sum : sum;
           }
   }
@@ -252,9 +253,9 @@ void Rows<T>::store(const Operands& o, Index n, Index g, const Box& b, const Slo
             const Phase& fw = *s.phase[2];
             const auto width = static_cast<Index>(fw.members.size());
             for (Index m = 0; m < width; ++m)
-              slot.streams[streams++] = {s.taps ? base + (c * s.members + member * width + m) * pitch() : nullptr,
+              slot.streams[streams++] = {s.taps ? base + (c * s.members + member * width + m) * pitch_ : nullptr,
                                          fw.members[static_cast<std::size_t>(m)].first + begin, extent(s, b)[2]};
-            if (s.taps) base += cd_ * s.members * pitch();
+            if (s.taps) base += cd_ * s.members * pitch_;
           }
           ++member;
           const bool dense = streams == 1 && dst_step == 1 && slot.streams[0].data && bias == T{} && d.stride[4] == 1 &&
@@ -281,7 +282,7 @@ void Rows<T>::store(const Operands& o, Index n, Index g, const Box& b, const Slo
         }
     }
     for (std::size_t f = 0; f < per_row; ++f)
-      if (sets_[first + f].taps) results += cd_ * sets_[first + f].members * pitch();
+      if (sets_[first + f].taps) results += cd_ * sets_[first + f].members * pitch_;
   }
 }
 
@@ -309,7 +310,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
           if (s.taps == 0) continue;
           const Index3 e = extent(s, b);
           if (e[0] && e[1] && e[2]) multiply(s, b, k0, k, weights, finite, slot, results);
-          results += cd_ * s.members * pitch();
+          results += cd_ * s.members * pitch_;
           weights += cd_ * s.members * cs_ * s.taps;
         }
       }

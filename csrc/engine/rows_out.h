@@ -20,6 +20,7 @@ struct Stream {
 template <class T>
 void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count, Index step, Index begin, Index end,
                    T bias, T* line, void* dst, DType dtype, Index stride) {
+  if (dtype == compute_dtype<T> && stride == 1 && bias == T{}) line = static_cast<T*>(dst);  // put together in place
   const T* row = line;
   if (count == 1 && step == 1 && streams[0].data && bias == T{}) {
     row = streams[0].data;
@@ -35,7 +36,7 @@ void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count,
   }
   if (bias != T{})
     for (Index i = 0; i < end - begin; ++i) line[i] += bias;
-  store_row(k, dst, dtype, stride, row, end - begin);
+  if (row != dst) store_row(k, dst, dtype, stride, row, end - begin);
 }
 
 }  // namespace convbwd

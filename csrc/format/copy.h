@@ -6,6 +6,9 @@
 
 namespace convbwd {
 
+template <class T>
+inline constexpr DType compute_dtype = sizeof(T) == 8 ? DType::float64 : DType::float32;
+
 /// dst[sum of i[a]*dst_stride[a]] = src[i] for every i < src.size, widened exactly.
 template <class T>
 void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View& src);
