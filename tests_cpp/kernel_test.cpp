@@ -258,7 +258,7 @@ TEST_P(Kernels, TransposeConvertsAndSpreadsColumnsOverDestinations) {
               Memory<T> got(period * block), expected(period * block);
               std::vector<T*> to, to_expected;
               for (std::int64_t p = 0; p < period; ++p) {
-                const bool left_out = p % 4 == 1 || (period == 1 && more == 7);
+                const bool left_out = p % 4 == 1;
                 to.push_back(left_out ? nullptr : got.data() + p * block);
                 to_expected.push_back(left_out ? nullptr : expected.data() + p * block);
               }

@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "base/cpu.h"
 #include "base/thread_pool.h"
+#include "conv/plan_cache.h"
 #include "conv/problem.h"
 #include "engine/blas.h"
 #include "engine/pass.h"
@@ -20,6 +21,7 @@ constexpr Index kFewChannels = 8;
 constexpr double kTinyProducts = 4096;
 // Above so many, no workspace limit justifies plain loops.
 constexpr double kManyProducts = 1 << 20;
+constexpr std::size_t kCachedPlans = 256;  // the layers of a large network, each way
 constexpr std::size_t kNoLimit = std::size_t{1} << 50;
 
 double products(const Problem& p) {
@@ -125,6 +127,8 @@ std::unique_ptr<Pass> make_pass(const PassSpec& spec, Algorithm algorithm) {
 }  // namespace
 
 struct Plan::Impl {
+  static std::shared_ptr<const Impl> make(const Request& request);
+
   Checked checked;
   std::array<bool, 3> mask{};
   View grad_output, input, weight;  // as planned for
@@ -140,6 +144,16 @@ struct Plan::Impl {
 };
 
 Plan Plan::make(const Request& r) {
+  static PlanCache<Impl> cache(kCachedPlans);
+  const PlanKey key(r, get_num_threads(), static_cast<int>(active_isa()));
+  if (!key.whole()) return Plan(Impl::make(r));
+  if (auto known = cache.find(key)) return Plan(std::move(known));
+  auto impl = Impl::make(r);
+  cache.insert(key, impl);
+  return Plan(std::move(impl));
+}
+
+std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r) {
   auto impl = std::make_shared<Impl>();
   impl->checked = check(r);
   const Checked& c = impl->checked;
@@ -157,7 +171,7 @@ Plan Plan::make(const Request& r) {
     spec.unknown = c.transposed ? Unknown::x : Unknown::y;
     spec.operands = {c.transposed ? output : input, weight, c.transposed ? input : output, {}};
     if (!empty) impl->output = make_pass(spec, r.algorithm);
-    return Plan(std::move(impl));
+    return impl;
   }
   impl->mask = r.output_mask;
   impl->grad_output = five_axes(*r.grad_output, c.unbatched);
@@ -176,7 +190,7 @@ Plan Plan::make(const Request& r) {
   const bool summable = std::find(grad_output.size.begin(), grad_output.size.end(), 0) == grad_output.size.end();
   if (r.output_mask[2] && summable)
     impl->grad_bias = make_bias_gradient(grad_output, r.algorithm == Algorithm::reference, threads);
-  return Plan(std::move(impl));
+  return impl;
 }
 
 const std::array<Result, 3>& Plan::results() const noexcept { return impl_->checked.results; }

@@ -45,7 +45,7 @@ class Rows final : public Pass {
     for (std::size_t a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(b.q1[a], s.phase[a]->count) - b.q0[a]);
     return e;
   }
-  bool pack(const View& w, Index g, const Slot& slot) const;
+  bool pack(const View& w, Index g, Index k0, Index k, const Slot& slot) const;
   void multiply(const Set& s, const Box& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot, T* results) const;
   void store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const;
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
@@ -91,7 +91,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
   s.source = carver.take<T>(chunk_ * planes_.channel() + planes_.slack());
   Index results = 0, weights = 0;
   for (const Set& set : sets_)
-    if (set.taps) results += cd_ * set.members * pitch_, weights += cd_ * set.members * cs_ * set.taps;
+    if (set.taps) results += cd_ * set.members * pitch_, weights += cd_ * set.members * chunk_ * set.taps;
   s.results = carver.take<T>(results);
   s.weights = carver.take<T>(weights);
   s.taps = carver.take<T>(spec_.problem.taps());
@@ -156,16 +156,17 @@ typename Rows<T>::Box Rows<T>::box(Index i) const {
   return b;
 }
 
-// Weights of a group for the kernel: [set][block of results][source channel][tap][result]. False where not all are finite.
+// Weights of a group and chunk for the kernel: [set][block of results][source channel][tap][result].
+// False where not all are finite.
 template <class T>
-bool Rows<T>::pack(const View& w, Index g, const Slot& slot) const {
+bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& slot) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps(), first = g * p.co;
   const bool taps_dense = w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
   T zero{};
-  for (Index k = 0; k < cs_; ++k)
+  for (Index k = 0; k < count; ++k)
     for (Index c = 0; c < cd_; ++c) {
-      const Index k0 = first + (to_x_ ? k : c), c0 = to_x_ ? c : k;
+      const Index k0 = first + (to_x_ ? from + k : c), c0 = to_x_ ? c : from + k;
       for (Index d = 0; d < (taps_dense ? 1 : p.w[0]); ++d)
         for (Index h = 0; h < (taps_dense ? 1 : p.w[1]); ++h)
           load_row(kernels_, slot.taps + (d * p.w[1] + h) * p.w[2], advance(w.data, w.dtype, w.offset({k0, c0, d, h, 0})),
@@ -181,12 +182,12 @@ bool Rows<T>::pack(const View& w, Index g, const Slot& slot) const {
               for (const auto& mw : s.phase[2]->members) {
                 const Index m0 = result / kernels_.rows_mr * kernels_.rows_mr;
                 const Index block = std::min<Index>(kernels_.rows_mr, m - m0);
-                T* to = weights + m0 * cs_ * s.taps + k * s.taps * block + result++ - m0;
+                T* to = weights + m0 * count * s.taps + k * s.taps * block + result++ - m0;
                 for (const Index td : md.tap)
                   for (const Index th : mh.tap)
                     for (const Index tw : mw.tap) *to = slot.taps[(td * p.w[1] + th) * p.w[2] + tw], to += block;
               }
-        weights += m * cs_ * s.taps;
+        weights += m * count * s.taps;
       }
     }
   return zero == T{};
@@ -200,7 +201,7 @@ void Rows<T>::multiply(const Set& s, const Box& b, Index k0, Index k, const T* w
   const Index length = (e[0] - 1) * plane + (e[1] - 1) * row + e[2];
   for (Index m0 = 0; m0 < m; m0 += kernels_.rows_mr) {
     const int block = static_cast<int>(std::min<Index>(kernels_.rows_mr, m - m0));
-    const T* w = weights + m0 * cs_ * s.taps + k0 * s.taps * block;
+    const T* w = weights + m0 * k * s.taps;
     if (finite) {
       kernels_.rows(block, length, slot.source, s.offset.data(), k * s.taps, w, results + m0 * pitch_, pitch_, k0 > 0);
       continue;
@@ -300,9 +301,9 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     bool finite = true;
     for (Index image_number = begin; image_number < end; ++image_number) {
       const Index g = image_number / spec_.problem.n, n = image_number % spec_.problem.n;
-      if (g != packed) finite = pack(o.w, packed = g, slot);
       for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
         const Index k = std::min(chunk_, cs_ - k0);
+        if (g != packed || chunk_ < cs_) finite = pack(o.w, packed = g, k0, k, slot);
         planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, k, slot.source);
         T* results = slot.results;
         const T* weights = slot.weights;
@@ -311,7 +312,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
           const Index3 e = extent(s, b);
           if (e[0] && e[1] && e[2]) multiply(s, b, k0, k, weights, finite, slot, results);
           results += cd_ * s.members * pitch_;
-          weights += cd_ * s.members * cs_ * s.taps;
+          weights += cd_ * s.members * k * s.taps;
         }
       }
       store(o, n, g, b, slot);

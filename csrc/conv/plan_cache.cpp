@@ -1,0 +1,39 @@
+#include "conv/plan_cache.h"
+
+namespace convbwd {
+
+void PlanKey::add(std::int64_t number) {
+  if (count_ < numbers_.size()) numbers_[count_] = number;
+  ++count_;
+  hash_ = (hash_ ^ static_cast<std::size_t>(number)) * 1099511628211u;
+}
+
+void PlanKey::add(const Shape& shape) {
+  add(static_cast<std::int64_t>(shape.size()));
+  for (const std::int64_t n : shape) add(n);
+}
+
+void PlanKey::add(const Tensor& tensor) {
+  add(static_cast<std::int64_t>(tensor.dtype));
+  add(tensor.shape);
+  add(tensor.strides);
+}
+
+PlanKey::PlanKey(const Request& r, int threads, int isa) {
+  const auto& mask = r.output_mask;
+  add(threads);
+  add(isa);
+  add(mask[0] | mask[1] << 1 | mask[2] << 2 | r.transposed << 3 | r.channels_last << 4 | r.grad_output.has_value() << 5 |
+      r.bias.has_value() << 6 | r.bias_sizes.has_value() << 7 | static_cast<int>(r.padding_mode) << 8 |
+      static_cast<int>(r.algorithm) << 10);
+  add(r.groups);
+  if (r.grad_output) add(*r.grad_output);
+  add(r.input);
+  add(r.weight);
+  if (r.bias) add(*r.bias);
+  if (r.bias_sizes) add(*r.bias_sizes);
+  for (const Shape* s : {&r.stride, &r.padding, &r.dilation, &r.output_padding}) add(*s);
+  for (const Shape& s : r.result_strides) add(s);
+}
+
+}  // namespace convbwd

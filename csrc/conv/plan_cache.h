@@ -1,0 +1,78 @@
+// Layer conv: the plans of the most recent requests.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "convbwd/convbwd.hpp"
+
+namespace convbwd {
+
+/// All that a plan depends on, as a string of numbers.
+class PlanKey {
+ public:
+  PlanKey(const Request& request, int threads, int isa);
+  bool whole() const { return count_ <= numbers_.size(); }  ///< false: too long to be kept
+  std::size_t hash() const { return hash_; }
+  bool operator==(const PlanKey& other) const {
+    return count_ == other.count_ && std::memcmp(numbers_.data(), other.numbers_.data(), count_ * sizeof(std::int64_t)) == 0;
+  }
+
+ private:
+  void add(std::int64_t number);
+  void add(const Shape& shape);
+  void add(const Tensor& tensor);
+
+  std::array<std::int64_t, 120> numbers_;  // three tensors of five axes with strides, results' strides and parameters
+  std::size_t count_ = 0, hash_ = 14695981039346656037u;  // FNV-1a's start
+};
+
+/// A bounded map from keys to plans; the least recently used plan goes first. Safe to use from many threads.
+template <class Plan>
+class PlanCache {
+ public:
+  explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
+
+  std::shared_ptr<const Plan> find(const PlanKey& key) {
+    const std::lock_guard lock(mutex_);
+    const auto at = index_.find(&key);
+    if (at == index_.end()) return nullptr;
+    entries_.splice(entries_.begin(), entries_, at->second);
+    return at->second->plan;
+  }
+
+  void insert(const PlanKey& key, std::shared_ptr<const Plan> plan) {
+    const std::lock_guard lock(mutex_);
+    if (index_.contains(&key)) return;  // another thread was faster
+    if (entries_.size() == capacity_) {
+      index_.erase(&entries_.back().key);
+      entries_.pop_back();
+    }
+    entries_.push_front({key, std::move(plan)});
+    index_.emplace(&entries_.front().key, entries_.begin());
+  }
+
+ private:
+  struct Entry {
+    PlanKey key;
+    std::shared_ptr<const Plan> plan;
+  };
+  struct Hash {
+    std::size_t operator()(const PlanKey* key) const { return key->hash(); }
+  };
+  struct Equal {
+    bool operator()(const PlanKey* a, const PlanKey* b) const { return *a == *b; }
+  };
+
+  const std::size_t capacity_;
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // most recently used first; addresses of keys stay
+  std::unordered_map<const PlanKey*, typename std::list<Entry>::iterator, Hash, Equal> index_;
+};
+
+}  // namespace convbwd
