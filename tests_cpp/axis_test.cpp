@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -119,6 +120,16 @@ TEST(Axis, SingleWindowsAreFewPhases) {
   ASSERT_EQ(map.phases.size(), 2u);  // positions under the kernel, and the two behind it
   EXPECT_EQ(map.phases[0].members.size(), 7u);
   EXPECT_TRUE(map.phases[1].offset.empty());
+}
+
+// The dilation of a single tap is any number, for it moves nothing.
+TEST(Axis, HugeDilationOfASingleTap) {
+  for (const Index x : {1, 3}) {
+    const AxisMap map = map_transposed({x, x, 1, 1, std::numeric_limits<Index>::max(), 0});
+    Reads expected;
+    for (Index i = 0; i < x; ++i) expected.push_back({{0, i}});
+    EXPECT_EQ(reads_of(map), expected);
+  }
 }
 
 TEST(Axis, DivisionsRoundDownAndUp) {

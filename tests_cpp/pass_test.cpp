@@ -336,7 +336,7 @@ TEST(Plans, TakeEveryWay) {
            {"weights packed once", Unknown::y, make_gather, wide},
            {"weights packed once", Unknown::x, make_gather, wide},
            {"weights packed by tasks", Unknown::y, make_gather, pointwise},
-           {"weights in place", Unknown::x, make_gather, pointwise, DType::float32, 1500},
+           {"weights in place", Unknown::x, make_gather, problem(2, 1, 32, 48, {1, 2, 2}, {1, 1, 1})},
            {"weights packed by tasks", Unknown::x, make_gather, wide, DType::float32, 24 << 10},
            {"image in place", Unknown::x, make_gather, wide},
            {"image copied", Unknown::x, make_gather, wide, DType::bfloat16},

@@ -1,1 +1,449 @@
-int main_stub_for_now;
+// Plans: what they say without data, what they refuse, and whole calls against the plain loops.
+#include "convbwd/convbwd.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "conv/problem.h"
+#include "engine/blas.h"
+#include "support/isa.h"
+#include "support/problems.h"
+#include "support/random.h"
+#include "support/tensor.h"
+
+namespace convbwd::test {
+namespace {
+
+Tensor tensor(Shape shape, DType dtype = DType::float32) { return {nullptr, dtype, std::move(shape), {}}; }
+
+Shape shape_of(const Index5& size) { return {size.begin(), size.end()}; }
+
+// The call whose canonical form is `p`, as a three-dimensional one.
+Request backward(const Problem& p, DType dtype = DType::float32) {
+  Request r;
+  r.grad_output = tensor(shape_of(y_size(p)), dtype);
+  r.input = tensor(shape_of(x_size(p)), dtype);
+  r.weight = tensor(shape_of(w_size(p)), dtype);
+  r.stride.assign(p.stride.begin(), p.stride.end());
+  r.dilation.assign(p.dilation.begin(), p.dilation.end());
+  r.groups = p.groups;
+  r.padding.clear();
+  for (std::size_t a = 0; a < 3; ++a) {
+    const Index covered = (p.y[a] - 1) * p.stride[a] + (p.w[a] - 1) * p.dilation[a] + 1;
+    r.padding.push_back(p.pad_before[a]);
+    r.padding.push_back(std::max<Index>(covered - p.x[a] - p.pad_before[a], 0));
+  }
+  return r;
+}
+Request forward(const Problem& p, DType dtype = DType::float32) {
+  Request r = backward(p, dtype);
+  r.function = "convolution";
+  r.grad_output.reset();
+  return r;
+}
+// The transposed call with the same canonical form: what it reads is y, what it computes is x.
+Request transposed(const Problem& p) {
+  Request r = backward(p);
+  std::swap(r.input, *r.grad_output);
+  r.transposed = true;
+  r.output_padding.clear();
+  for (std::size_t a = 0; a < 3; ++a) {
+    const Index covered = (p.y[a] - 1) * p.stride[a] + (p.w[a] - 1) * p.dilation[a] + 1;
+    r.output_padding.push_back(std::max<Index>(p.x[a] + p.pad_before[a] - covered, 0));
+  }
+  return r;
+}
+
+const Problem kDense = problem(2, 1, 24, 40, {1, 14, 14}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+
+// The tensors of one call, filled.
+class Data {
+ public:
+  Data(const Request& r, const Plan& plan, std::uint64_t seed = 1) : request_(r) {
+    Random random(seed);
+    for (const Tensor* t : {r.grad_output ? &*r.grad_output : nullptr, &r.input, &r.weight})
+      operands_.push_back(t ? own(t->shape, t->dtype) : Tensor{});
+    for (std::size_t i = 0; i < operands_.size(); ++i)
+      for (Index e = 0; operands_[i].data && e < elements(operands_[i]); ++e)
+        set(operands_[i].data, operands_[i].dtype, e, static_cast<double>(random.integer(-3, 3)));
+    for (std::size_t i = 0; i < 3; ++i) {
+      const Result& result = plan.results()[i];
+      if (r.grad_output ? r.output_mask[i] : i == 0) results_[i] = own(result.shape, result.dtype);
+    }
+    if (!r.grad_output) {
+      bias_ = own({plan.results()[0].shape[r.input.shape.size() < r.weight.shape.size() ? 0 : 1]}, DType::float32);
+      for (Index e = 0; e < bias_.shape[0]; ++e) set(bias_.data, bias_.dtype, e, static_cast<double>(random.integer(-9, 9)));
+    }
+  }
+  void run(const Plan& plan) {
+    if (request_.grad_output) plan.backward(operands_[0], operands_[1], operands_[2], results_);
+    else plan.forward(operands_[1], operands_[2], &bias_, results_[0]);
+  }
+  std::vector<double> values() const {
+    std::vector<double> v;
+    for (const Tensor& t : results_)
+      for (Index i = 0; t.data && i < elements(t); ++i) v.push_back(get(t.data, t.dtype, i));
+    return v;
+  }
+  Tensor& grad_output() { return operands_[0]; }
+  Tensor& input() { return operands_[1]; }
+  Tensor& weight() { return operands_[2]; }
+  Tensor& bias() { return bias_; }
+  std::array<Tensor, 3>& results() { return results_; }
+
+ private:
+  static Index elements(const Tensor& t) {
+    Index n = 1;
+    for (const Index s : t.shape) n *= s;
+    return n;
+  }
+  Tensor own(const Shape& shape, DType dtype) {
+    Tensor t{nullptr, dtype, shape, {}};
+    buffers_.push_back(std::make_unique<GuardedBuffer>(static_cast<std::size_t>(elements(t)) * size_of(dtype)));
+    t.data = buffers_.back()->data();
+    return t;
+  }
+
+  Request request_;
+  std::vector<std::unique_ptr<GuardedBuffer>> buffers_;
+  std::vector<Tensor> operands_;
+  std::array<Tensor, 3> results_;
+  Tensor bias_;
+};
+
+std::vector<double> results_of(const Request& r) {
+  const Plan plan = Plan::make(r);
+  Data data(r, plan);
+  data.run(plan);
+  return data.values();
+}
+std::vector<double> expected_of(Request r) {
+  r.algorithm = Algorithm::reference;
+  return results_of(r);
+}
+
+class PlanTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    set_isa(std::nullopt);
+    set_num_threads(2);
+  }
+};
+
+// ------------------------------------------------------------------------------------------------------ without data
+
+TEST_F(PlanTest, TellsResultsAndWorkspaceBeforehand) {
+  Request r = backward(kDense, DType::bfloat16);
+  r.weight.dtype = DType::float32;
+  const Plan plan = Plan::make(r);
+  EXPECT_EQ(plan.results()[0].shape, r.input.shape);
+  EXPECT_EQ(plan.results()[0].dtype, DType::bfloat16);
+  EXPECT_EQ(plan.results()[1].shape, r.weight.shape);
+  EXPECT_EQ(plan.results()[1].dtype, DType::float32);
+  EXPECT_EQ(plan.results()[2].shape, Shape{40});
+  EXPECT_GT(plan.workspace_bytes(), 0u);
+  EXPECT_EQ(plan.explain().substr(0, plan.explain().find('\n')), to_string(kDense));
+}
+
+TEST_F(PlanTest, HasAPassForEachResultThatIsWanted) {
+  for (int mask = 0; mask < 8; ++mask) {
+    Request r = backward(kDense);
+    r.output_mask = {(mask & 1) != 0, (mask & 2) != 0, (mask & 4) != 0};
+    const std::string text = Plan::make(r).explain();
+    EXPECT_EQ(text.find("grad_input: ") != std::string::npos, r.output_mask[0]);
+    EXPECT_EQ(text.find("grad_weight: ") != std::string::npos, r.output_mask[1]);
+    EXPECT_EQ(text.find("grad_bias: ") != std::string::npos, r.output_mask[2]);
+    EXPECT_EQ(text.find("\noutput: "), std::string::npos);
+  }
+  EXPECT_NE(Plan::make(forward(kDense)).explain().find("\noutput: "), std::string::npos);
+}
+
+struct Choice {
+  const char* name;
+  Problem problem;
+  const char *output, *grad_input, *grad_weight;
+};
+void PrintTo(const Choice& c, std::ostream* out) { *out << c.name; }
+
+class Choices : public testing::TestWithParam<Choice> {};
+
+TEST_P(Choices, FitTheProblem) {
+  const Choice& c = GetParam();
+  const std::string text = Plan::make(forward(c.problem)).explain() + Plan::make(backward(c.problem)).explain();
+  for (const std::string& line : {std::string("\noutput: ") + c.output, std::string("\ngrad_input: ") + c.grad_input,
+                                  std::string("\ngrad_weight: ") + c.grad_weight})
+    EXPECT_NE(text.find(line), std::string::npos) << "wanted" << line << " in\n" << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Choices,
+    testing::Values(
+        Choice{"Tiny", problem(1, 1, 2, 3, {1, 4, 4}, {1, 3, 3}), "reference", "reference", "reference"},
+        Choice{"Dense", kDense, "direct y", "direct x", "direct w"},
+        Choice{"Strided", problem(1, 1, 32, 64, {1, 28, 28}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}), "direct y",
+               "direct x", "direct w"},
+        Choice{"Pointwise", problem(1, 1, 64, 128, {1, 14, 14}, {1, 1, 1}), "direct y", "direct x", "direct w"},
+        Choice{"Depthwise", problem(1, 32, 1, 1, {1, 28, 28}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "rows y",
+               "rows x", "dots w"},
+        Choice{"Patches", problem(1, 1, 3, 64, {1, 160, 160}, {1, 16, 16}, {1, 16, 16}), "direct y", "direct x",
+               "direct w"},
+        Choice{"FirstLayer", problem(1, 1, 3, 32, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "direct y",
+               "rows x", "direct w"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST_F(PlanTest, TakesTheAlgorithmThatIsAskedFor) {
+  Request r = backward(kDense);
+  r.algorithm = Algorithm::reference;
+  EXPECT_NE(Plan::make(r).explain().find("grad_input: reference"), std::string::npos);
+  EXPECT_EQ(Plan::make(r).explain().find("direct"), std::string::npos);
+  r.algorithm = Algorithm::blas;
+  if (have_blas()) {
+    EXPECT_NE(Plan::make(r).explain().find("gemm"), std::string::npos);
+    r.algorithm = Algorithm::direct;
+    EXPECT_EQ(Plan::make(r).explain().find("gemm"), std::string::npos);
+  } else {
+    EXPECT_THROW(Plan::make(r), Error);
+  }
+}
+
+TEST_F(PlanTest, NamesTheInstructionSetInUse) {
+  Request r = backward(kDense);
+  r.algorithm = Algorithm::direct;
+  for (const Isa isa : compiled_isas()) {
+    if (!supported(isa)) continue;
+    set_isa(isa);
+    EXPECT_NE(Plan::make(r).explain().find(name_of(isa)), std::string::npos);
+  }
+}
+
+// A quarter of what im2col would take, for each pass.
+TEST_F(PlanTest, WorkspaceIsSmall) {
+  set_num_threads(16);
+  for (const Problem& p : {kDense, problem(1, 1, 64, 64, {1, 56, 56}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),
+                           problem(1, 1, 32, 64, {1, 28, 28}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}),
+                           problem(1, 96, 1, 1, {1, 56, 56}, {1, 7, 7}, {1, 1, 1}, {1, 1, 1}, {0, 3, 3}),
+                           problem(1, 1, 32, 32, {8, 14, 14}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1})}) {
+    const auto columns = static_cast<std::size_t>(p.n * p.groups * p.ci * p.taps() * p.y_plane()) * sizeof(float);
+    EXPECT_LE(Plan::make(backward(p)).workspace_bytes(), columns / 4) << to_string(p);
+    EXPECT_LE(Plan::make(forward(p)).workspace_bytes(), columns / 4) << to_string(p);
+  }
+}
+
+TEST_F(PlanTest, RefusesWhatCheckRefuses) {
+  Request r = backward(kDense);
+  r.groups = 5;
+  try {
+    Plan::make(r);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::value);
+  }
+}
+
+// A huge problem is planned without touching memory; only carrying it out would need some.
+TEST_F(PlanTest, HugeProblemsArePlannedAtOnce) {
+  const Plan plan = Plan::make(backward(problem(1 << 20, 1, 64, 64, {1, 512, 512}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1})));
+  EXPECT_LT(plan.workspace_bytes(), std::size_t{1} << 28);
+}
+
+// --------------------------------------------------------------------------------------------------------- execution
+
+std::string name_of_algorithm(const testing::TestParamInfo<Algorithm>& test) {
+  constexpr const char* kNames[] = {"automatic", "direct", "blas", "reference"};
+  return kNames[static_cast<int>(test.param)];
+}
+
+class WholeCalls : public testing::TestWithParam<Algorithm> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == Algorithm::blas && !have_blas()) GTEST_SKIP() << "this build has no BLAS";
+    set_num_threads(3);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, WholeCalls, testing::Values(Algorithm::automatic, Algorithm::direct, Algorithm::blas),
+                         name_of_algorithm);
+
+TEST_P(WholeCalls, AgreeWithThePlainLoops) {
+  for (const Problem& p : hard_problems()) {
+    for (Request r : {backward(p), forward(p), backward(p, DType::float64), forward(p, DType::float16)}) {
+      r.algorithm = GetParam();
+      ASSERT_EQ(results_of(r), expected_of(r)) << to_string(p);
+    }
+    // Only with paddings that a transposed call can state.
+    if (p.pad_before != Index3{0, 0, 0} || p.dilation != Index3{1, 1, 1}) continue;
+    const Request t = transposed(p);
+    bool fits = true;
+    for (std::size_t a = 0; a < 3; ++a) fits &= t.output_padding[a] < std::max(p.stride[a], p.dilation[a]);
+    if (!fits) continue;
+    Request f = t;
+    f.function = "convolution";
+    f.grad_output.reset();
+    for (Request r : {t, f}) {
+      r.algorithm = GetParam();
+      ASSERT_EQ(results_of(r), expected_of(r)) << to_string(p) << " transposed";
+    }
+  }
+}
+
+TEST_P(WholeCalls, OneAndTwoDimensionsWithoutBatch) {
+  Request one;
+  one.input = tensor({12, 40});
+  one.weight = tensor({18, 12, 5});
+  one.grad_output = tensor({18, 36});
+  Request two;
+  two.input = tensor({12, 10, 9});
+  two.weight = tensor({12, 10, 3, 3});
+  two.grad_output = tensor({10, 21, 19});
+  two.transposed = true;
+  two.stride = {2};
+  for (Request r : {one, two}) {
+    r.algorithm = GetParam();
+    ASSERT_EQ(results_of(r), expected_of(r));
+  }
+}
+
+TEST_P(WholeCalls, EveryMaskLeavesTheOtherResultsAlone) {
+  for (int mask = 0; mask < 8; ++mask) {
+    Request r = backward(kDense);
+    r.algorithm = GetParam();
+    r.output_mask = {(mask & 1) != 0, (mask & 2) != 0, (mask & 4) != 0};
+    ASSERT_EQ(results_of(r), expected_of(r));  // the others have no memory at all
+  }
+}
+
+TEST_P(WholeCalls, ResultsGoWhereTheirStridesSay) {
+  Request r = backward(kDense);
+  r.algorithm = GetParam();
+  const std::vector<double> expected = expected_of(r);
+  TestTensor dx(x_size(kDense), DType::float32, Layout::channels_last), dw(w_size(kDense), DType::float32, Layout::gaps);
+  TestTensor db({1, 40, 1, 1, 1}, DType::float32, Layout::reversed);
+  r.result_strides = {shape_of(dx.view().stride), shape_of(dw.view().stride), Shape{-1}};
+  const Plan plan = Plan::make(r);
+  Data data(r, plan);
+  plan.backward(data.grad_output(), data.input(), data.weight(),
+                {Tensor{dx.view().data, DType::float32, r.input.shape, r.result_strides[0]},
+                 Tensor{dw.view().data, DType::float32, r.weight.shape, r.result_strides[1]},
+                 Tensor{db.view().data, DType::float32, {40}, r.result_strides[2]}});
+  std::vector<double> got = dx.values();
+  for (const double v : dw.values()) got.push_back(v);
+  for (const double v : db.values()) got.push_back(v);
+  EXPECT_EQ(got, expected);
+  EXPECT_TRUE(dx.gaps_intact() && dw.gaps_intact() && db.gaps_intact());
+}
+
+TEST_P(WholeCalls, NothingToSumGivesZerosAndBias) {
+  Request no_images = backward({0, 1, 3, 4, {1, 5, 5}, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}});
+  no_images.algorithm = GetParam();
+  for (const double v : results_of(no_images)) EXPECT_EQ(v, 0);
+  const Problem p{2, 1, 0, 4, {1, 5, 5}, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}};
+  Request no_channels = forward(p);
+  no_channels.algorithm = GetParam();
+  const Plan plan = Plan::make(no_channels);
+  Data data(no_channels, plan);
+  data.run(plan);
+  const std::vector<double> got = data.values();
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], get(data.bias().data, DType::float32, static_cast<Index>(i) / 9 % 4));
+}
+
+TEST_P(WholeCalls, OnePlanServesManyThreadsAtOnce) {
+  for (const Request& base : {backward(kDense), backward(problem(2, 8, 1, 1, {1, 30, 30}, {1, 3, 3}))}) {
+    Request r = base;
+    r.algorithm = GetParam();
+    const Plan plan = Plan::make(r);
+    const std::vector<double> expected = expected_of(r);
+    std::vector<std::unique_ptr<Data>> data;
+    for (int i = 0; i < 4; ++i) data.push_back(std::make_unique<Data>(r, plan));
+    std::vector<std::thread> threads;
+    for (const auto& d : data)
+      threads.emplace_back([&plan, &d] {
+        for (int i = 0; i < 3; ++i) d->run(plan);
+      });
+    for (std::thread& t : threads) t.join();
+    for (const auto& d : data) EXPECT_EQ(d->values(), expected);
+  }
+}
+
+// --------------------------------------------------------------------------------------------- tensors unlike planned
+
+struct Change {
+  const char* name;
+  std::function<void(Data&)> make;
+};
+void PrintTo(const Change& c, std::ostream* out) { *out << c.name; }
+
+class Refuses : public testing::TestWithParam<Change> {
+ protected:
+  static void expect_refusal(const Plan& plan, Data& data) {
+    data.run(plan);
+    GetParam().make(data);
+    try {
+      data.run(plan);
+      FAIL() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::value);
+    }
+  }
+};
+
+class BackwardRefuses : public Refuses {};
+TEST_P(BackwardRefuses, TensorsOtherThanPlanned) {
+  const Request r = backward(kDense);
+  const Plan plan = Plan::make(r);
+  Data data(r, plan);
+  expect_refusal(plan, data);
+}
+INSTANTIATE_TEST_SUITE_P(
+    , BackwardRefuses,
+    testing::ValuesIn(std::vector<Change>{
+        {"GradOutputType", [](Data& d) { d.grad_output().dtype = DType::float16; }},
+        {"InputShape", [](Data& d) { --d.input().shape[3]; }},
+        {"InputStrides", [](Data& d) { d.input().strides = {0, 0, 0, 0, 0}; }},
+        {"InputRank", [](Data& d) { d.input().shape.insert(d.input().shape.begin() + 1, 7); }},
+        {"WeightShape", [](Data& d) { std::swap(d.weight().shape[0], d.weight().shape[1]); }},
+        {"GradInputType", [](Data& d) { d.results()[0].dtype = DType::float64; }},
+        {"GradInputStrides", [](Data& d) { d.results()[0].strides = {1, 1, 1, 1, 1}; }},
+        {"GradWeightShape", [](Data& d) { d.results()[1].shape = {40, 24}; }},
+        {"GradBiasShape", [](Data& d) { d.results()[2].shape = {39}; }},
+        {"GradBiasType", [](Data& d) { d.results()[2].dtype = DType::float64; }},
+    }),
+    testing::PrintToStringParamName());
+
+class ForwardRefuses : public Refuses {};
+TEST_P(ForwardRefuses, TensorsOtherThanPlanned) {
+  const Request r = forward(kDense);
+  const Plan plan = Plan::make(r);
+  Data data(r, plan);
+  expect_refusal(plan, data);
+}
+INSTANTIATE_TEST_SUITE_P(
+    , ForwardRefuses,
+    testing::ValuesIn(std::vector<Change>{
+        {"InputType", [](Data& d) { d.input().dtype = DType::bfloat16; }},
+        {"WeightStrides", [](Data& d) { d.weight().strides = {1, 40, 960, 960, 2880}; }},
+        {"OutputShape", [](Data& d) { ++d.results()[0].shape[2]; }},
+        {"BiasShape", [](Data& d) { d.bias().shape = {41}; }},
+    }),
+    testing::PrintToStringParamName());
+
+TEST_F(PlanTest, OfOneFunctionRefusesTheOther) {
+  const Request b = backward(kDense), f = forward(kDense);
+  const Plan of_backward = Plan::make(b), of_forward = Plan::make(f);
+  Data data(b, of_backward), image(f, of_forward);
+  EXPECT_THROW(of_forward.backward(data.grad_output(), data.input(), data.weight(), data.results()), Error);
+  EXPECT_THROW(of_backward.forward(image.input(), image.weight(), nullptr, image.results()[0]), Error);
+  EXPECT_THROW(of_backward.forward(data.input(), data.weight(), nullptr, data.results()[0]), Error);
+}
+
+}  // namespace
+}  // namespace convbwd::test

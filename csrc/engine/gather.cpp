@@ -61,6 +61,7 @@ class Gather final : public Pass {
   struct Slot {
     T *tiles, *panels, *copy, *rows, *line, *bias, *taps;
     T** table;
+    Index* member;
     std::ptrdiff_t *row, *pos;
     Segment* segments;
     Rect* rects;
@@ -215,7 +216,7 @@ template <class T>
 typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   Slot s{};
   const Box largest = box(0);
-  Index tiles = 0, pixels = 0, rects = 0, rows = 0, widest = 0;
+  Index tiles = 0, pixels = 0, rects = 0, rows = 0, widest = 0, most_members = 1;
   for (std::size_t i = 0; i < sets_.size(); ++i) {
     const Set& set = sets_[i];
     if (i % maps_[2].phases.size() == 0) rows = 0;
@@ -224,6 +225,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
     tiles += n * round_up(set.columns(channels_), kernels_.lanes);
     pixels += n;
     rects += max_rects_;
+    most_members = std::max(most_members, set.members);
     widest = std::max(widest, rows += set.members);
   }
   s.tiles = carver.take<T>(tiles);
@@ -234,6 +236,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   s.segments = carver.take<Segment>(max_taps_);
   s.bias = carver.take<T>(channels_);
   s.table = carver.take<T*>(weights_in_place_ ? 0 : spec_.problem.taps());
+  s.member = carver.take<Index>(weights_in_place_ ? 0 : most_members);
   s.taps = carver.take<T>(weights_in_place_ || one_member_ ? 0 : channels_ * spec_.problem.taps());
   if (!prepack_ && !weights_in_place_) s.panels = carver.take<T>(chunk_ * panel_columns(channels_));
   if (copy_) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
@@ -322,42 +325,47 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
 template <class T>
 void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k,
                            const Slot& slot, T* panel) const {
-  const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_];
+  const Problem& p = spec_.problem;
+  const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_], taps = p.taps();
   const auto& [fd, fh, fw] = s.phase;
-  // Channels of these columns; all their taps lie in one dense row for each k, or are read one by one.
+  const bool rows_dense = sn == taps && w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
+  // Channels of these columns: where all their taps lie in one row of w, it is loaded as a whole for each k.
   const Index c0 = member_major_ ? 0 : n0 / s.members;
   const Index c1 = member_major_ ? channels : (n0 + n - 1) / s.members + 1;
-  const Index taps = spec_.problem.taps();
-  const bool dense = s.members > 1 && sn == taps && w.stride[4] == 1 && w.stride[3] == spec_.problem.w[2] &&
-                     w.stride[2] == spec_.problem.w[1] * spec_.problem.w[2];
-  for (Index c = 0; c < k; ++c) {
-    const void* from = advance(w.data, w.dtype, c * sk);
-    if (dense) load_row(kernels_, slot.taps, advance(from, w.dtype, c0 * sn), w.dtype, 1, (c1 - c0) * taps);
-    T* to = panel + c * nr;
-    for (std::size_t td = 0; td < fd->offset.size(); ++td)
-      for (std::size_t th = 0; th < fh->offset.size(); ++th)
-        for (std::size_t tw = 0; tw < fw->offset.size(); ++tw, to += k * nr) {
-          std::fill(to + n, to + nr, T{});
-          Index m = 0;
-          for (const auto& md : fd->members)
-            for (const auto& mh : fh->members)
-              for (const auto& mw : fw->members) {
-                const Index at = dense ? (md.tap[td] * spec_.problem.w[1] + mh.tap[th]) * spec_.problem.w[2] + mw.tap[tw]
-                                       : md.tap[td] * w.stride[2] + mh.tap[th] * w.stride[3] + mw.tap[tw] * w.stride[4];
-                if (s.members == 1) {
-                  load_row(kernels_, to, advance(from, w.dtype, n0 * sn + at), w.dtype, sn, n);
-                  continue;
-                }
-                for (Index channel = c0; channel < c1; ++channel) {
-                  const Index column = (member_major_ ? m * channels + channel : channel * s.members + m) - n0;
-                  if (column < 0 || column >= n) continue;
-                  if (dense) to[column] = slot.taps[(channel - c0) * taps + at];
-                  else load_row(kernels_, to + column, advance(from, w.dtype, channel * sn + at), w.dtype, 1, 1);
-                }
-                ++m;
-              }
+  for (std::size_t td = 0; td < fd->offset.size(); ++td)
+    for (std::size_t th = 0; th < fh->offset.size(); ++th)
+      for (std::size_t tw = 0; tw < fw->offset.size(); ++tw) {
+        Index m = 0;
+        bool dense = !member_major_ && w.stride[4] == 1 && sn == s.members;  // columns follow each other in w
+        for (const auto& md : fd->members)
+          for (const auto& mh : fh->members)
+            for (const auto& mw : fw->members) {
+              slot.member[m] = md.tap[td] * w.stride[2] + mh.tap[th] * w.stride[3] + mw.tap[tw] * w.stride[4];
+              dense &= m == 0 || slot.member[m] == slot.member[m - 1] + 1;
+              ++m;
+            }
+        for (Index c = 0; c < k; ++c, panel += nr) {
+          const void* from = advance(w.data, w.dtype, c * sk);
+          std::fill(panel + n, panel + nr, T{});
+          if (dense || s.members == 1) {
+            const Index step = dense ? 1 : sn;
+            load_row(kernels_, panel, advance(from, w.dtype, n0 * step + slot.member[0]), w.dtype, step, n);
+            continue;
+          }
+          if (rows_dense)
+            load_row(kernels_, slot.taps, advance(from, w.dtype, c0 * sn), w.dtype, 1, (c1 - c0) * taps);
+          Index channel = member_major_ ? n0 % channels : c0, member = member_major_ ? n0 / channels : n0 % s.members;
+          for (Index j = 0; j < n; ++j) {
+            if (rows_dense) panel[j] = slot.taps[(channel - c0) * taps + slot.member[member]];
+            else load_row(kernels_, panel + j, advance(from, w.dtype, channel * sn + slot.member[member]), w.dtype, 1, 1);
+            if (member_major_) {
+              if (++channel == channels) channel = 0, ++member;
+            } else if (++member == s.members) {
+              member = 0, ++channel;
+            }
+          }
         }
-  }
+      }
 }
 
 // -------------------------------------------------------------------------------------------------------- a task

@@ -110,6 +110,7 @@ const KernelSet<T>& set(const char* name) {
     KernelSet<T> k{};
     k.name = name;
     k.lanes = Lanes;
+    k.any_bstep = true;
     const auto add = [&]<int Height, int Nr>() {
       k.gather[k.gather_count++] = {"gather", Height, Nr,
                                     [](int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep,

@@ -26,6 +26,8 @@ inline std::vector<Problem> hard_problems() {
       problem(1, 1, 1, 1, {1, 1, 1}, {1, 1, 1}),
       problem(2, 1, 17, 19, {1, 9, 11}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),
       problem(1, 1, 32, 64, {1, 6, 6}, {1, 1, 1}),                                            // weights may stay in place
+      problem(2, 1, 32, 48, {1, 2, 2}, {1, 1, 1}),
+      problem(1, 2, 16, 32, {1, 1, 2}, {1, 1, 2}),
       problem(3, 1, 64, 16, {1, 7, 5}, {1, 1, 1}),
       problem(1, 1, 17, 40, {1, 9, 9}, {1, 1, 1}),                                            // the smaller image is packed
       problem(1, 1, 200, 33, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),          // chunks of channels
@@ -64,6 +66,7 @@ inline std::vector<Problem> hard_problems() {
       problem(1, 1, 3, 40, {1, 20, 30}, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 2, 2}),
       problem(1, 1, 12, 10, {1, 1, 700}, {1, 1, 5}, {1, 1, 3}, {1, 1, 2}, {0, 0, 4}),
       problem(1, 1, 2, 2, {1, 3, 4}, {1, 1, 1}, {1, 1, 1}, {1, 9, 1 << 20}),                  // dilation of a single tap
+      problem(2, 1, 2, 3, {1, 1, 4}, {1, 1, 1}, {1, 1, 5000}, {1, 1, 1}, {0, 0, 5000}),       // mostly padding
   };
 }
 
