@@ -1,13 +1,7 @@
-// Unknown x and unknown y by the gathering kernel: no im2col, no inserted zeros, no scatter.
-//
-// The destination is cut into boxes of pixels. The pixels of a box that read the same taps form tiles of a kernel, so
-// that a tap in padding is left out and never multiplied. Columns are destination channels (times the members of a
-// phase), the reduction runs over taps (segments) and source channels, in chunks whose sums are added in order.
-#include <numeric>
-#include <sstream>
+// Planning and walking: see gather.h.
+#include "engine/gather.h"
 
-#include "engine/pass.h"
-#include "engine/rows_out.h"
+#include <sstream>
 
 namespace convbwd {
 namespace {
@@ -20,112 +14,8 @@ constexpr Index kLeastChunk = 16;        // below, a narrower block of channels 
 constexpr Index kFewPixels = 128;        // too few to pay for packing weights that lie dense along columns
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
-constexpr int kMaxColumns = 64;           // of a kernel
 
-template <class T>
-class Gather final : public Pass {
- public:
-  Gather(const PassSpec& spec, const KernelSet<T>& kernels);
-  bool plan();
-  bool search();
-  void lay_out(const Operands& o);
-
-  std::size_t workspace_bytes() const override {
-    return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
-  }
-  std::string explain() const override;
-  void run(const Operands& operands, std::byte* workspace) const override;
-
- private:
-  // The pixels of one combination of axis phases, and what all of them read.
-  struct Set {
-    std::array<const Phase*, 3> phase;
-    Index taps, members;
-    Index columns(Index channels) const { return channels * members; }
-  };
-  struct Box {
-    Index n0, n;
-    Index3 q0, q1;
-  };
-  // Pixels [start, start + count) of a box's order, all reading the taps of these runs.
-  struct Rect {
-    Index start, count;
-    std::array<const Phase::Run*, 3> run;
-  };
-  // Where a task finds its chunk of source channels.
-  struct Source {
-    const T* data;
-    Index5 stride;
-    Index shift;  // offset of source position 0
-  };
-  struct Slot {
-    T *tiles, *panels, *copy, *rows, *line, *bias, *taps;
-    T** table;
-    Index* member;
-    std::ptrdiff_t *row, *pos;
-    Segment* segments;
-    Rect* rects;
-    Index* rect_counts;
-    Stream<T>* streams;
-  };
-
-  bool configure(Index channels, Index pixels, bool prepack, bool weights_in_place);
-  void set_box(Index pixels);
-  Slot carve(Carver& carver) const;
-  Index set_pixels(const Set& s, const Box& b) const;
-  Box box(Index i) const;
-  Index panel_columns(Index channels) const;  // sum over sets of taps * padded columns
-  const GatherKernel<T>& kernel(Index columns) const { return kernels_.gather[ceil_div(columns, kernels_.lanes) - 1]; }
-  template <class F>
-  void each_block(const Set& s, Index channels, F&& f) const;  // f(first column, columns, kernel)
-
-  void pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot, T* panels) const;
-  void pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k, const Slot& slot,
-                  T* panel) const;
-  Index list_pixels(const Set& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos, Rect* rects) const;
-  Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const;
-  void multiply(const Set& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
-                const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles, Segment* segments,
-                bool accumulate) const;
-  void store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
-  void store_runs(const View& d, Index channels, const Set& s, const Box& b, const T* tiles, const std::ptrdiff_t* pos,
-                  const Slot& slot) const;
-  void store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
-                    const std::ptrdiff_t* pos) const;
-  void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
-                    const std::ptrdiff_t* pos, const Slot& slot) const;
-  Index3 extent(const Set& s, const Box& b) const {
-    Index3 e;
-    for (int a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(b.q1[a], s.phase[a]->count) - b.q0[a]);
-    return e;
-  }
-  void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
-  const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
-  const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
-
-  PassSpec spec_;
-  const KernelSet<T>& kernels_;
-  bool to_x_;
-  std::array<AxisMap, 3> maps_;
-  std::vector<Set> sets_;
-  Index cs_, cd_;  // source and destination channels of a group
-  Index weight_n_, weight_k_;  // which axis of w runs along columns, which along the reduction
-  Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 1;
-  Index3 count_{1, 1, 1};  // most pixels of any phase, an axis
-  std::array<Range, 3> reach_{};  // smallest and one past the largest source offset, an axis
-  bool one_member_ = true;        // columns are channels
-  bool copy_ = false;             // image operand through a tile copy
-  bool member_major_ = false;     // columns ordered [member][channel] rather than [channel][member]
-  bool by_runs_ = false;          // columns are dense in the destination: store pixel by pixel
-  bool direct_ = false;           // pixels are dense in the destination: transpose into place
-  bool weights_may_stay_ = false, weights_in_place_ = false, prepack_ = false;
-  Index copy_plane_ = 0, group_panels_ = 0;
-  Index chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1, pixels_ = 1;
-  Index box_n_ = 1;
-  Index3 box_q_{1, 1, 1};
-  std::array<Index, 4> boxes_{1, 1, 1, 1};
-  Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
-};
+}  // namespace
 
 template <class T>
 Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
@@ -186,13 +76,6 @@ void Gather<T>::lay_out(const Operands& o) {
 }
 
 template <class T>
-Index Gather<T>::panel_columns(Index channels) const {
-  Index sum = 0;
-  for (const Set& s : sets_) sum += s.taps * round_up(s.columns(channels), kernels_.lanes);
-  return sum;
-}
-
-template <class T>
 typename Gather<T>::Box Gather<T>::box(Index i) const {
   Box b;
   Index3 at;
@@ -204,12 +87,6 @@ typename Gather<T>::Box Gather<T>::box(Index i) const {
     b.q1[a] = std::min(b.q0[a] + box_q_[a], count_[a]);
   }
   return b;
-}
-
-template <class T>
-Index Gather<T>::set_pixels(const Set& s, const Box& b) const {
-  const Index3 e = extent(s, b);
-  return s.taps ? b.n * e[0] * e[1] * e[2] : 0;
 }
 
 template <class T>
@@ -246,126 +123,6 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
     s.streams = carver.take<Stream<T>>(max_streams_);
   }
   return s;
-}
-
-template <class T>
-template <class F>
-void Gather<T>::each_block(const Set& s, Index channels, F&& f) const {
-  const Index columns = s.columns(channels), step = vectors_ * kernels_.lanes;
-  for (Index n0 = 0; n0 < columns; n0 += step) {
-    const Index n = std::min(step, columns - n0);
-    f(n0, n, kernel(n));
-  }
-}
-
-// ------------------------------------------------------------------------------------------------------- packing
-
-// Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
-template <class T>
-void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot,
-                     T* panels) const {
-  if (panel_columns(channels) == 0) return;  // no tap reaches the image
-  const Problem& p = spec_.problem;
-  Index5 at{};
-  at[0] = g * p.co;
-  at[weight_n_] += c0;
-  at[weight_k_] += k0;
-  const View w = o.w.at(at, o.w.size);
-  const Index taps = p.taps();
-  const bool taps_dense = w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
-  if (!one_member_ || !taps_dense) {
-    for (const Set& s : sets_) {
-      each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
-        pack_block(w, s, channels, n0, n, kernel.nr, k, slot, panels + n0 * s.taps * k);
-      });
-      panels += s.taps * round_up(s.columns(channels), kernels_.lanes) * k;
-    }
-    return;
-  }
-  // Every kernel tap belongs to at most one set: transpose [column][tap] or [column][source channel][tap] rows.
-  const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_];
-  const auto transpose = kernels_.transpose[static_cast<int>(w.dtype)];
-  T** table = slot.table;
-  std::fill(table, table + taps, nullptr);
-  std::ptrdiff_t row[kMaxColumns];
-  std::iota(row, row + kMaxColumns, 0);
-  each_block(sets_[0], channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
-    const void* src = advance(w.data, w.dtype, n0 * sn);
-    const auto point = [&](Index shift) {
-      T* base = panels + shift;
-      for (const Set& s : sets_) {
-        Index i = 0;
-        for (const Index td : s.phase[0]->members[0].tap)
-          for (const Index th : s.phase[1]->members[0].tap)
-            for (const Index tw : s.phase[2]->members[0].tap)
-              table[(td * p.w[1] + th) * p.w[2] + tw] =
-                  base + n0 * s.taps * k + i++ * k * kernel.nr;
-        base += s.taps * round_up(channels, kernels_.lanes) * k;
-      }
-    };
-    if (sk == taps) {
-      point(0);
-      transpose(table, taps, kernel.nr, src, row, sn, static_cast<int>(n), kernel.nr, k * taps);
-      return;
-    }
-    for (Index c = 0; c < k; ++c) {
-      point(c * kernel.nr);
-      const void* from = advance(src, w.dtype, c * sk);
-      if (taps == 1 && sn == 1) {
-        load_row(kernels_, table[0], from, w.dtype, 1, n);
-        std::fill(table[0] + n, table[0] + kernel.nr, T{});
-      } else {
-        transpose(table, taps, 0, from, row, sn, static_cast<int>(n), kernel.nr, taps);
-      }
-    }
-  });
-}
-
-// One panel whose columns are members of a phase, or of weights with any strides.
-template <class T>
-void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k,
-                           const Slot& slot, T* panel) const {
-  const Problem& p = spec_.problem;
-  const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_], taps = p.taps();
-  const auto& [fd, fh, fw] = s.phase;
-  const bool rows_dense = sn == taps && w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
-  // Channels of these columns: where all their taps lie in one row of w, it is loaded as a whole for each k.
-  const Index c0 = member_major_ ? 0 : n0 / s.members;
-  const Index c1 = member_major_ ? channels : (n0 + n - 1) / s.members + 1;
-  for (std::size_t td = 0; td < fd->offset.size(); ++td)
-    for (std::size_t th = 0; th < fh->offset.size(); ++th)
-      for (std::size_t tw = 0; tw < fw->offset.size(); ++tw) {
-        Index m = 0;
-        bool dense = !member_major_ && w.stride[4] == 1 && sn == s.members;  // columns follow each other in w
-        for (const auto& md : fd->members)
-          for (const auto& mh : fh->members)
-            for (const auto& mw : fw->members) {
-              slot.member[m] = md.tap[td] * w.stride[2] + mh.tap[th] * w.stride[3] + mw.tap[tw] * w.stride[4];
-              dense &= m == 0 || slot.member[m] == slot.member[m - 1] + 1;
-              ++m;
-            }
-        for (Index c = 0; c < k; ++c, panel += nr) {
-          const void* from = advance(w.data, w.dtype, c * sk);
-          std::fill(panel + n, panel + nr, T{});
-          if (dense || s.members == 1) {
-            const Index step = dense ? 1 : sn;
-            load_row(kernels_, panel, advance(from, w.dtype, n0 * step + slot.member[0]), w.dtype, step, n);
-            continue;
-          }
-          if (rows_dense)
-            load_row(kernels_, slot.taps, advance(from, w.dtype, c0 * sn), w.dtype, 1, (c1 - c0) * taps);
-          Index channel = member_major_ ? n0 % channels : c0, member = member_major_ ? n0 / channels : n0 % s.members;
-          for (Index j = 0; j < n; ++j) {
-            if (rows_dense) panel[j] = slot.taps[(channel - c0) * taps + slot.member[member]];
-            else load_row(kernels_, panel + j, advance(from, w.dtype, channel * sn + slot.member[member]), w.dtype, 1, 1);
-            if (member_major_) {
-              if (++channel == channels) channel = 0, ++member;
-            } else if (++member == s.members) {
-              member = 0, ++channel;
-            }
-          }
-        }
-      }
 }
 
 // -------------------------------------------------------------------------------------------------------- a task
@@ -501,178 +258,6 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
   store(o, g, c0, channels, b, s);
 }
 
-// ------------------------------------------------------------------------------------------------------- storing
-
-template <class T>
-void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const {
-  const View& all = destination(o);
-  const View d = all.at({b.n0, g * cd_ + c0, 0, 0, 0}, all.size);
-  std::fill(s.bias, s.bias + channels, T{});
-  const bool biased = o.bias.data != nullptr;
-  if (biased)
-    load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + c0) * o.bias.stride[1]), o.bias.dtype,
-             o.bias.stride[1], channels);
-  T* tiles = s.tiles;
-  const std::ptrdiff_t* pos = s.pos;
-  const std::size_t per_row = maps_[2].phases.size();
-  for (std::size_t i = 0; i < sets_.size(); ++i) {
-    const Set& set = sets_[i];
-    if (!by_runs_ && !direct_ && i % per_row == 0) store_phases(d, channels, i, b, tiles, pos, s);
-    const Index pixels = set_pixels(set, b);
-    if (biased && pixels && (by_runs_ || direct_))
-      each_block(set, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
-        T* tile = tiles + pixels * n0;
-        for (Index m = 0; m < pixels; ++m)
-          for (Index j = 0; j < n; ++j)
-            tile[m * kernel.nr + j] += s.bias[member_major_ ? (n0 + j) % channels : (n0 + j) / set.members];
-      });
-    if (by_runs_) store_runs(d, channels, set, b, tiles, pos, s);
-    else if (direct_) store_direct(d, channels, set, b, tiles, pos);
-    tiles += pixels * round_up(set.columns(channels), kernels_.lanes);
-    pos += pixels;
-  }
-}
-
-// Columns are dense in the destination: channels-last results, and patches, whose members lie side by side.
-template <class T>
-void Gather<T>::store_runs(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
-                           const std::ptrdiff_t* pos, const Slot& slot) const {
-  const Index3 e = extent(s, b);
-  const Index pixels = set_pixels(s, b), columns = s.columns(channels), step = vectors_ * kernels_.lanes;
-  const auto& [fd, fh, fw] = s.phase;
-  const Index width = static_cast<Index>(fw->members.size());
-  const auto put = [&](Index at, Index column, Index count, Index place, Index channel) {
-    if (!pixels) {
-      for (Index j = 0; j < count; ++j)
-        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + (member_major_ ? j : channel), 1);
-      return;
-    }
-    while (count > 0) {
-      const Index n0 = column / step * step, nr = kernel(std::min(step, columns - n0)).nr;
-      const Index n = std::min(count, n0 + step - column);
-      store_row(kernels_, advance(d.data, d.dtype, at), d.dtype, 1, tiles + pixels * n0 + place * nr + column - n0, n);
-      at += n, column += n, count -= n;
-    }
-  };
-  Index natural = 0;
-  for (Index n = 0; n < b.n; ++n)
-    for (Index qd = 0; qd < e[0]; ++qd)
-      for (Index qh = 0; qh < e[1]; ++qh)
-        for (Index qw = 0; qw < e[2]; ++qw, ++natural) {
-          const Index place = pixels ? pos[natural] : 0;
-          const Index at = n * d.stride[0] + (b.q0[0] + qd) * maps_[0].dst_step * d.stride[2] +
-                           (b.q0[1] + qh) * maps_[1].dst_step * d.stride[3] +
-                           (b.q0[2] + qw) * maps_[2].dst_step * d.stride[4];
-          Index column = 0;
-          if (member_major_) {
-            for (const auto& md : fd->members)
-              for (const auto& mh : fh->members)
-                for (const auto& mw : fw->members) {
-                  put(at + md.first * d.stride[2] + mh.first * d.stride[3] + mw.first * d.stride[4], column, channels,
-                      place, 0);
-                  column += channels;
-                }
-          } else {
-            for (Index c = 0; c < channels; ++c)
-              for (const auto& md : fd->members)
-                for (const auto& mh : fh->members) {
-                  put(at + c * d.stride[1] + md.first * d.stride[2] + mh.first * d.stride[3] + fw->members[0].first,
-                      column, width, place, c);
-                  column += width;
-                }
-          }
-        }
-}
-
-// Pixels are dense in the destination and have the compute type: one transposition, over whole planes where rows join.
-template <class T>
-void Gather<T>::store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
-                             const std::ptrdiff_t* pos) const {
-  const Index3 e = extent(s, b);
-  const Index pixels = set_pixels(s, b);
-  const bool join_h = maps_[1].dst_step == 1 && d.stride[3] == e[2];
-  const bool join_d = join_h && maps_[0].dst_step == 1 && d.stride[2] == e[1] * e[2];
-  const Index lines_h = join_h ? 1 : e[1], lines_d = join_d ? 1 : e[0];
-  const int length = static_cast<int>(e[2] * (join_h ? e[1] : 1) * (join_d ? e[0] : 1));
-  const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
-  const auto& [fd, fh, fw] = s.phase;
-  each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
-    const std::ptrdiff_t* natural = pos;
-    for (Index i = 0; i < b.n; ++i)
-      for (Index qd = 0; qd < lines_d; ++qd)
-        for (Index qh = 0; qh < lines_h; ++qh, natural += length) {
-          const Index at = i * d.stride[0] + n0 * d.stride[1] +
-                           (fd->members[0].first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
-                           (fh->members[0].first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + b.q0[2];
-          T* table[1] = {static_cast<T*>(d.data) + at};
-          transpose(table, 1, d.stride[1], tiles + pixels * n0, natural, kernel.nr, length, length, n);
-        }
-  });
-}
-
-// Rows put together from the phases along w, `first` being the set of the first of them.
-template <class T>
-void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
-                             const std::ptrdiff_t* pos, const Slot& slot) const {
-  const std::size_t per_row = maps_[2].phases.size();
-  const auto& [fd, fh, unused] = sets_[first].phase;
-  const Index3 e = extent(sets_[first], b);
-  const Index step = vectors_ * kernels_.lanes, dst_step = maps_[2].dst_step;
-  const Index line = round_up(box_q_[2], kernels_.lanes);
-  const Index begin = b.q0[2] * dst_step, end = std::min(b.q1[2] * dst_step, maps_[2].dst);
-  const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
-  for (Index n = 0; n < b.n; ++n)
-    for (Index qd = 0; qd < e[0]; ++qd)
-      for (Index qh = 0; qh < e[1]; ++qh)
-        for (Index cb = 0; cb < channels; cb += kernels_.lanes) {
-          const Index count = std::min<Index>(kernels_.lanes, channels - cb);
-          const T* tile = tiles;
-          const std::ptrdiff_t* place = pos;
-          T* rows = slot.rows;
-          for (std::size_t f = 0; f < per_row; ++f) {
-            const Set& s = sets_[first + f];
-            const Index pixels = set_pixels(s, b), width = extent(s, b)[2], columns = s.columns(channels);
-            if (!pixels) continue;
-            const std::ptrdiff_t* natural = place + ((n * e[0] + qd) * e[1] + qh) * width;
-            for (Index j = cb * s.members; j < (cb + count) * s.members;) {
-              const Index n0 = j / step * step, nr = kernel(std::min(step, columns - n0)).nr;
-              const Index cols = std::min((cb + count) * s.members, n0 + step) - j;
-              T* table[1] = {rows};
-              transpose(table, 1, line, tile + pixels * n0 + j - n0, natural, nr, static_cast<int>(width),
-                        static_cast<int>(width), cols);
-              rows += cols * line;
-              j += cols;
-            }
-            tile += pixels * round_up(columns, kernels_.lanes);
-            place += pixels;
-          }
-          for (Index c = 0; c < count; ++c) {
-            Index member = 0;
-            for (const auto& md : fd->members)
-              for (const auto& mh : fh->members) {
-                Index streams = 0;
-                const T* base = slot.rows;
-                for (std::size_t f = 0; f < per_row; ++f) {
-                  const Set& s = sets_[first + f];
-                  const Phase& fw = *s.phase[2];
-                  const Index width = static_cast<Index>(fw.members.size());
-                  const bool live = set_pixels(s, b) > 0;
-                  for (Index m = 0; m < width; ++m)
-                    slot.streams[streams++] = {live ? base + (c * s.members + member * width + m) * line : nullptr,
-                                               fw.members[static_cast<std::size_t>(m)].first + begin, extent(s, b)[2]};
-                  if (live) base += count * s.members * line;
-                }
-                ++member;
-                const Index at = n * d.stride[0] + (cb + c) * d.stride[1] +
-                                 (md.first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
-                                 (mh.first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + begin * d.stride[4];
-                store_streams(kernels_, slot.streams, streams, dst_step, begin, end, slot.bias[cb + c], slot.line,
-                              advance(d.data, d.dtype, at), d.dtype, d.stride[4]);
-              }
-          }
-        }
-}
-
 // ------------------------------------------------------------------------------------------------------- planning
 
 template <class T>
@@ -738,17 +323,7 @@ bool Gather<T>::search() {
   Index members = 1, live_sets = 0;
   for (const Set& s : sets_)
     if (s.taps) members = std::max(members, s.members), ++live_sets;
-  // The widest block that wastes few lanes; narrow kernels pay for more loads a product.
-  Index best = 0;
-  const Index columns = cd_ * members;
-  for (int v = 1; v <= kernels_.gather_count; ++v) {
-    Index cost = 0;
-    for (Index n = columns; n > 0; n -= v * lanes) {
-      const Index used = ceil_div(std::min(n, v * lanes), lanes);
-      cost += used * lanes * 8 + (used == 1 ? 3 * lanes : used == 2 ? lanes : 0);
-    }
-    if (v == 1 || cost <= best) best = cost, vectors_ = v;
-  }
+  vectors_ = widest_block(kernels_, cd_ * members);
   // The chunk fixes the order of sums: it depends on the shape alone.
   const auto affordable = [&](Index channels) { return budget / 2 / item / std::max<Index>(1, panel_columns(channels)); };
   Index chunk = affordable(std::max<Index>(1, vectors_ * lanes / members));
@@ -810,8 +385,6 @@ std::string Gather<T>::explain() const {
     << workspace_bytes() << " bytes";
   return s.str();
 }
-
-}  // namespace
 
 template <class T>
 std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kernels) {

@@ -24,8 +24,6 @@ class GatherWeights final : public Pass {
  public:
   GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
-  bool search();
-  void lay_out(const View& w);
   std::size_t workspace_bytes() const override {
     return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
   }
@@ -44,6 +42,8 @@ class GatherWeights final : public Pass {
   };
   using Index4 = std::array<Index, 4>;  // in the order of order_
 
+  bool search();
+  void lay_out(const View& w);
   bool configure(int vectors, Index rows, Index taps);
   Slot carve(Carver& carver) const;
   // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on.
@@ -78,7 +78,7 @@ template <class T>
 GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels) : spec_(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
   const bool pointwise = p.taps() == 1 && p.x == p.y && p.pad_before == Index3{0, 0, 0} && p.stride == Index3{1, 1, 1};
-  swap_ = pointwise && 2 * p.co > 3 * p.ci && p.ci >= kernels_.lanes;
+  swap_ = pointwise && 2 * p.co > 3 * p.ci && p.ci > kernels_.lanes;
   cm_ = swap_ ? p.co : p.ci;
   cn_ = swap_ ? p.ci : p.co;
   copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;
@@ -165,16 +165,7 @@ template <class T>
 bool GatherWeights<T>::search() {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, item = static_cast<Index>(sizeof(T)), budget = static_cast<Index>(spec_.budget);
-  Index best = 0;
-  int widest = 1;
-  for (int v = 1; v <= kernels_.gather_count; ++v) {
-    Index cost = 0;
-    for (Index n = cn_; n > 0; n -= v * lanes) {
-      const Index used = ceil_div(std::min(n, v * lanes), lanes);
-      cost += used * lanes * 8 + (used == 1 ? 3 * lanes : used == 2 ? lanes : 0);
-    }
-    if (v == 1 || cost <= best) best = cost, widest = v;
-  }
+  int widest = widest_block(kernels_, cn_);
   // Chunks and slabs fix the order of sums: they depend on the shape alone. Panels may take a third of the budget.
   const auto affordable = [&](int v) { return budget / 3 / (v * lanes * item); };
   const Index volume = p.n * p.y_plane();

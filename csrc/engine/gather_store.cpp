@@ -1,0 +1,179 @@
+// Writing results: see gather.h.
+#include "engine/gather.h"
+
+namespace convbwd {
+
+template <class T>
+void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const {
+  const View& all = destination(o);
+  const View d = all.at({b.n0, g * cd_ + c0, 0, 0, 0}, all.size);
+  std::fill(s.bias, s.bias + channels, T{});
+  const bool biased = o.bias.data != nullptr;
+  if (biased)
+    load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + c0) * o.bias.stride[1]), o.bias.dtype,
+             o.bias.stride[1], channels);
+  T* tiles = s.tiles;
+  const std::ptrdiff_t* pos = s.pos;
+  const std::size_t per_row = maps_[2].phases.size();
+  for (std::size_t i = 0; i < sets_.size(); ++i) {
+    const Set& set = sets_[i];
+    if (!by_runs_ && !direct_ && i % per_row == 0) store_phases(d, channels, i, b, tiles, pos, s);
+    const Index pixels = set_pixels(set, b);
+    if (biased && pixels && (by_runs_ || direct_))
+      each_block(set, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+        T* tile = tiles + pixels * n0;
+        for (Index m = 0; m < pixels; ++m)
+          for (Index j = 0; j < n; ++j)
+            tile[m * kernel.nr + j] += s.bias[member_major_ ? (n0 + j) % channels : (n0 + j) / set.members];
+      });
+    if (by_runs_) store_runs(d, channels, set, b, tiles, pos, s);
+    else if (direct_) store_direct(d, channels, set, b, tiles, pos);
+    tiles += pixels * round_up(set.columns(channels), kernels_.lanes);
+    pos += pixels;
+  }
+}
+
+// Columns are dense in the destination: channels-last results, and patches, whose members lie side by side.
+template <class T>
+void Gather<T>::store_runs(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
+                           const std::ptrdiff_t* pos, const Slot& slot) const {
+  const Index3 e = extent(s, b);
+  const Index pixels = set_pixels(s, b), columns = s.columns(channels), step = vectors_ * kernels_.lanes;
+  const auto& [fd, fh, fw] = s.phase;
+  const Index width = static_cast<Index>(fw->members.size());
+  const auto put = [&](Index at, Index column, Index count, Index place, Index channel) {
+    if (!pixels) {
+      for (Index j = 0; j < count; ++j)
+        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + (member_major_ ? j : channel), 1);
+      return;
+    }
+    while (count > 0) {
+      const Index n0 = column / step * step, nr = kernel(std::min(step, columns - n0)).nr;
+      const Index n = std::min(count, n0 + step - column);
+      store_row(kernels_, advance(d.data, d.dtype, at), d.dtype, 1, tiles + pixels * n0 + place * nr + column - n0, n);
+      at += n, column += n, count -= n;
+    }
+  };
+  Index natural = 0;
+  for (Index n = 0; n < b.n; ++n)
+    for (Index qd = 0; qd < e[0]; ++qd)
+      for (Index qh = 0; qh < e[1]; ++qh)
+        for (Index qw = 0; qw < e[2]; ++qw, ++natural) {
+          const Index place = pixels ? pos[natural] : 0;
+          const Index at = n * d.stride[0] + (b.q0[0] + qd) * maps_[0].dst_step * d.stride[2] +
+                           (b.q0[1] + qh) * maps_[1].dst_step * d.stride[3] +
+                           (b.q0[2] + qw) * maps_[2].dst_step * d.stride[4];
+          Index column = 0;
+          if (member_major_) {
+            for (const auto& md : fd->members)
+              for (const auto& mh : fh->members)
+                for (const auto& mw : fw->members) {
+                  put(at + md.first * d.stride[2] + mh.first * d.stride[3] + mw.first * d.stride[4], column, channels,
+                      place, 0);
+                  column += channels;
+                }
+          } else {
+            for (Index c = 0; c < channels; ++c)
+              for (const auto& md : fd->members)
+                for (const auto& mh : fh->members) {
+                  put(at + c * d.stride[1] + md.first * d.stride[2] + mh.first * d.stride[3] + fw->members[0].first,
+                      column, width, place, c);
+                  column += width;
+                }
+          }
+        }
+}
+
+// Pixels are dense in the destination and have the compute type: one transposition, over whole planes where rows join.
+template <class T>
+void Gather<T>::store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
+                             const std::ptrdiff_t* pos) const {
+  const Index3 e = extent(s, b);
+  const Index pixels = set_pixels(s, b);
+  const bool join_h = maps_[1].dst_step == 1 && d.stride[3] == e[2];
+  const bool join_d = join_h && maps_[0].dst_step == 1 && d.stride[2] == e[1] * e[2];
+  const Index lines_h = join_h ? 1 : e[1], lines_d = join_d ? 1 : e[0];
+  const int length = static_cast<int>(e[2] * (join_h ? e[1] : 1) * (join_d ? e[0] : 1));
+  const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
+  const auto& [fd, fh, fw] = s.phase;
+  each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+    const std::ptrdiff_t* natural = pos;
+    for (Index i = 0; i < b.n; ++i)
+      for (Index qd = 0; qd < lines_d; ++qd)
+        for (Index qh = 0; qh < lines_h; ++qh, natural += length) {
+          const Index at = i * d.stride[0] + n0 * d.stride[1] +
+                           (fd->members[0].first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
+                           (fh->members[0].first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + b.q0[2];
+          T* table[1] = {static_cast<T*>(d.data) + at};
+          transpose(table, 1, d.stride[1], tiles + pixels * n0, natural, kernel.nr, length, length, n);
+        }
+  });
+}
+
+// Rows put together from the phases along w, `first` being the set of the first of them.
+template <class T>
+void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
+                             const std::ptrdiff_t* pos, const Slot& slot) const {
+  const std::size_t per_row = maps_[2].phases.size();
+  const auto& [fd, fh, unused] = sets_[first].phase;
+  const Index3 e = extent(sets_[first], b);
+  const Index step = vectors_ * kernels_.lanes, dst_step = maps_[2].dst_step;
+  const Index line = round_up(box_q_[2], kernels_.lanes);
+  const Index begin = b.q0[2] * dst_step, end = std::min(b.q1[2] * dst_step, maps_[2].dst);
+  const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
+  for (Index n = 0; n < b.n; ++n)
+    for (Index qd = 0; qd < e[0]; ++qd)
+      for (Index qh = 0; qh < e[1]; ++qh)
+        for (Index cb = 0; cb < channels; cb += kernels_.lanes) {
+          const Index count = std::min<Index>(kernels_.lanes, channels - cb);
+          const T* tile = tiles;
+          const std::ptrdiff_t* place = pos;
+          T* rows = slot.rows;
+          for (std::size_t f = 0; f < per_row; ++f) {
+            const Set& s = sets_[first + f];
+            const Index pixels = set_pixels(s, b), width = extent(s, b)[2], columns = s.columns(channels);
+            if (!pixels) continue;
+            const std::ptrdiff_t* natural = place + ((n * e[0] + qd) * e[1] + qh) * width;
+            for (Index j = cb * s.members; j < (cb + count) * s.members;) {
+              const Index n0 = j / step * step, nr = kernel(std::min(step, columns - n0)).nr;
+              const Index cols = std::min((cb + count) * s.members, n0 + step) - j;
+              T* table[1] = {rows};
+              transpose(table, 1, line, tile + pixels * n0 + j - n0, natural, nr, static_cast<int>(width),
+                        static_cast<int>(width), cols);
+              rows += cols * line;
+              j += cols;
+            }
+            tile += pixels * round_up(columns, kernels_.lanes);
+            place += pixels;
+          }
+          for (Index c = 0; c < count; ++c) {
+            Index member = 0;
+            for (const auto& md : fd->members)
+              for (const auto& mh : fh->members) {
+                Index streams = 0;
+                const T* base = slot.rows;
+                for (std::size_t f = 0; f < per_row; ++f) {
+                  const Set& s = sets_[first + f];
+                  const Phase& fw = *s.phase[2];
+                  const Index width = static_cast<Index>(fw.members.size());
+                  const bool live = set_pixels(s, b) > 0;
+                  for (Index m = 0; m < width; ++m)
+                    slot.streams[streams++] = {live ? base + (c * s.members + member * width + m) * line : nullptr,
+                                               fw.members[static_cast<std::size_t>(m)].first + begin, extent(s, b)[2]};
+                  if (live) base += count * s.members * line;
+                }
+                ++member;
+                const Index at = n * d.stride[0] + (cb + c) * d.stride[1] +
+                                 (md.first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
+                                 (mh.first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + begin * d.stride[4];
+                store_streams(kernels_, slot.streams, streams, dst_step, begin, end, slot.bias[cb + c], slot.line,
+                              advance(d.data, d.dtype, at), d.dtype, d.stride[4]);
+              }
+          }
+        }
+}
+
+template void Gather<float>::store(const Operands&, Index, Index, Index, const Box&, const Slot&) const;
+template void Gather<double>::store(const Operands&, Index, Index, Index, const Box&, const Slot&) const;
+
+}  // namespace convbwd
