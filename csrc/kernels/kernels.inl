@@ -189,36 +189,50 @@ INLINE void transpose_square(V<T>* r) {
   }
 }
 
+// One square: rows from r0 on, columns from k0 on; `tap` and `outer` say where column k0 goes and move on with it.
+template <class T, class S>
+INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const S* s, const std::ptrdiff_t* row,
+                            std::ptrdiff_t lds, int live, int out, int width, std::int64_t& tap, std::ptrdiff_t& outer) {
+  constexpr int L = Vec<T>::lanes;
+  V<T> v[L];
+  if (live >= L && width == L) {
+    UNROLL for (int i = 0; i < L; ++i) v[i] = load_vector<T, S>(s + row[i] * lds);
+  } else {
+    UNROLL for (int i = 0; i < L; ++i) v[i] = i < live ? load_vector_part<T, S>(s + row[i] * lds, width) : V<T>{};
+  }
+  transpose_square<T>(v);
+  if (period == 1 && out >= L && width == L) {
+    T* d = dst[0] + outer;
+    UNROLL for (int k = 0; k < L; ++k) storeu(d + k * ldd, v[k]);
+    outer += L * ldd;
+    return;
+  }
+  for (int k = 0; k < width; ++k) {
+    if (dst[tap]) store_part(dst[tap] + outer, v[k], out < L ? out : L);
+    if (++tap == period) tap = 0, outer += ldd;
+  }
+}
+
 template <class T, class S>
 void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src, const std::ptrdiff_t* row,
                std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols) {
   constexpr int L = Vec<T>::lanes;
   const S* s = static_cast<const S*>(src);
-  for (int r0 = 0; r0 < rows_out; r0 += L) {
-    const int live = rows - r0 < L ? rows - r0 : L, out = rows_out - r0 < L ? rows_out - r0 : L;
-    std::int64_t tap = 0;
+  std::int64_t tap = 0;
+  if (period == 1 && ldd > lds) {  // far apart: write along one page after the other
+    for (std::int64_t k0 = 0; k0 < cols; k0 += L)
+      for (int r0 = 0; r0 < rows_out; r0 += L) {
+        std::ptrdiff_t outer = k0 * ldd + r0;
+        transpose_block<T, S>(dst, 1, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0,
+                              cols - k0 < L ? static_cast<int>(cols - k0) : L, tap, outer);
+      }
+    return;
+  }
+  for (int r0 = 0; r0 < rows_out; r0 += L, tap = 0) {
     std::ptrdiff_t outer = r0;
-    for (std::int64_t k0 = 0; k0 < cols; k0 += L) {
-      const int width = cols - k0 < L ? static_cast<int>(cols - k0) : L;
-      V<T> v[L];
-      if (live == L && width == L) {
-        UNROLL for (int i = 0; i < L; ++i) v[i] = load_vector<T, S>(s + row[r0 + i] * lds + k0);
-      } else {
-        UNROLL for (int i = 0; i < L; ++i)
-          v[i] = i < live ? load_vector_part<T, S>(s + row[r0 + i] * lds + k0, width) : V<T>{};
-      }
-      transpose_square<T>(v);
-      if (period == 1 && out == L && width == L) {
-        T* d = dst[0] + outer;
-        UNROLL for (int k = 0; k < L; ++k) storeu(d + k * ldd, v[k]);
-        outer += L * ldd;
-        continue;
-      }
-      for (int k = 0; k < width; ++k) {
-        if (dst[tap]) store_part(dst[tap] + outer, v[k], out);
-        if (++tap == period) tap = 0, outer += ldd;
-      }
-    }
+    for (std::int64_t k0 = 0; k0 < cols; k0 += L)
+      transpose_block<T, S>(dst, period, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0,
+                            cols - k0 < L ? static_cast<int>(cols - k0) : L, tap, outer);
   }
 }
 

@@ -1,0 +1,146 @@
+// Google Benchmark over the kernels alone, one benchmark for each entry of the kernel list that runs here, on operands
+// in the first-level cache: what a whole operation can at best reach.
+//   kernel_bench --benchmark_filter='avx2/f32/gather.*'
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "convbwd/types.hpp"
+#include "kernels/list.h"
+
+namespace convbwd {
+namespace {
+
+constexpr std::int64_t kDepth = 128;   // products of a sum
+constexpr std::int64_t kPixels = 512;  // of a row
+
+template <class T>
+std::vector<T> numbers(std::int64_t count) {
+  std::vector<T> v(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<T>(i % 7) - 3;
+  return v;
+}
+
+void count_products(benchmark::State& state, std::int64_t products) {
+  state.counters["flops"] = benchmark::Counter(2. * static_cast<double>(products),
+                                               benchmark::Counter::kIsIterationInvariantRate);
+}
+
+template <class T>
+void gather(benchmark::State& state, const GatherKernel<T>& kernel) {
+  const std::vector<T> x = numbers<T>(kernel.mr * kDepth), b = numbers<T>(kernel.nr * kDepth);
+  std::vector<T> c(static_cast<std::size_t>(kernel.mr * kernel.nr));
+  std::vector<std::ptrdiff_t> row, crow;
+  for (int i = 0; i < kernel.mr; ++i) row.push_back(i), crow.push_back(i * kernel.nr);
+  const Segment segment{0, 0, kDepth};
+  for (auto _ : state) {
+    kernel.run(kernel.mr, x.data(), row.data(), kernel.mr, &segment, 1, b.data(), kernel.nr, c.data(), crow.data(), true);
+    benchmark::ClobberMemory();
+  }
+  count_products(state, kernel.mr * kernel.nr * kDepth);
+}
+
+template <class T>
+void rows(benchmark::State& state, const KernelSet<T>& set) {
+  constexpr std::int64_t kTaps = 9;
+  const std::vector<T> s = numbers<T>(kPixels + 64), w = numbers<T>(kTaps * set.rows_mr);
+  std::vector<T> c(static_cast<std::size_t>(set.rows_mr * kPixels));
+  std::vector<std::ptrdiff_t> offset(kTaps);
+  std::iota(offset.begin(), offset.end(), 0);
+  for (auto _ : state) {
+    set.rows(set.rows_mr, kPixels, s.data(), offset.data(), kTaps, w.data(), c.data(), kPixels, false);
+    benchmark::ClobberMemory();
+  }
+  count_products(state, set.rows_mr * kPixels * kTaps);
+}
+
+template <class T>
+void dots(benchmark::State& state, const KernelSet<T>& set) {
+  const std::vector<T> a = numbers<T>(set.dots_mr * kPixels), x = numbers<T>(kPixels + 64);
+  std::vector<T> out(static_cast<std::size_t>(set.dots_mr * set.dots_nt));
+  std::vector<std::ptrdiff_t> offset(static_cast<std::size_t>(set.dots_nt));
+  std::iota(offset.begin(), offset.end(), 0);
+  for (auto _ : state) {
+    set.dots(set.dots_mr, set.dots_nt, kPixels, a.data(), kPixels, x.data(), offset.data(), out.data(), set.dots_nt);
+    benchmark::ClobberMemory();
+  }
+  count_products(state, set.dots_mr * set.dots_nt * kPixels);
+}
+
+template <class T>
+void transpose(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
+  constexpr int kRows = 64;
+  constexpr std::int64_t kColumns = 64;
+  const std::vector<double> src(kRows * kColumns);
+  std::vector<T> dst(kRows * kColumns);
+  std::vector<std::ptrdiff_t> row(kRows);
+  std::iota(row.begin(), row.end(), 0);
+  T* table[1] = {dst.data()};
+  for (auto _ : state) {
+    set.transpose[static_cast<int>(dtype)](table, 1, kRows, src.data(), row.data(), kColumns, kRows, kRows, kColumns);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * kRows * kColumns);
+}
+
+template <class T>
+void load(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
+  const std::vector<double> src(kPixels);
+  std::vector<T> dst(kPixels);
+  for (auto _ : state) {
+    set.load[static_cast<int>(dtype)](dst.data(), src.data(), kPixels);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * kPixels);
+}
+
+template <class T>
+void store(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
+  const std::vector<T> src = numbers<T>(kPixels);
+  std::vector<double> dst(kPixels);
+  for (auto _ : state) {
+    set.store[static_cast<int>(dtype)](dst.data(), src.data(), kPixels);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * kPixels);
+}
+
+template <class T>
+void register_set(const KernelSet<T>& set) {
+  const std::string prefix = std::string(set.name) + (sizeof(T) == 8 ? "/f64/" : "/f32/");
+  const auto add = [&](std::string name, auto&& function, auto... arguments) {
+    std::replace(name.begin(), name.end(), ' ', '_');
+    benchmark::RegisterBenchmark((prefix + name).c_str(),
+                                 [=](benchmark::State& state) { function(state, arguments...); });
+  };
+  for (int i = 0; i < set.gather_count; ++i) add(set.gather[i].name, gather<T>, set.gather[i]);
+  add("rows", rows<T>, set);
+  add("dots", dots<T>, set);
+  for (const DType t : {DType::float64, DType::float32, DType::float16, DType::bfloat16}) {
+    add(std::string("transpose/") + name_of(t), transpose<T>, set, t);
+    add(std::string("load/") + name_of(t), load<T>, set, t);
+    add(std::string("store/") + name_of(t), store<T>, set, t);
+  }
+}
+
+}  // namespace
+}  // namespace convbwd
+
+int main(int argc, char** argv) {
+#define CONVBWD_REGISTER(isa)                                                \
+  if (convbwd::supported(convbwd::Isa::isa)) {                               \
+    convbwd::register_set(convbwd::kernel_set<float>(convbwd::Isa::isa));    \
+    convbwd::register_set(convbwd::kernel_set<double>(convbwd::Isa::isa));   \
+  }
+  CONVBWD_ISA_LIST(CONVBWD_REGISTER)
+#undef CONVBWD_REGISTER
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}
