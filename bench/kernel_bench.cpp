@@ -27,8 +27,8 @@ std::vector<T> numbers(std::int64_t count) {
 }
 
 void count_products(benchmark::State& state, std::int64_t products) {
-  state.counters["flops"] = benchmark::Counter(2. * static_cast<double>(products),
-                                               benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["flops"] =
+      benchmark::Counter(2. * static_cast<double>(products), benchmark::Counter::kIsIterationInvariantRate);
 }
 
 template <class T>
@@ -39,7 +39,8 @@ void gather(benchmark::State& state, const GatherKernel<T>& kernel) {
   for (int i = 0; i < kernel.mr; ++i) row.push_back(i), crow.push_back(i * kernel.nr);
   const Segment segment{0, 0, kDepth};
   for (auto _ : state) {
-    kernel.run(kernel.mr, x.data(), row.data(), kernel.mr, &segment, 1, b.data(), kernel.nr, c.data(), crow.data(), true);
+    kernel.run(kernel.mr, x.data(), row.data(), kernel.mr, &segment, 1, b.data(), kernel.nr, c.data(), crow.data(),
+               true);
     benchmark::ClobberMemory();
   }
   count_products(state, kernel.mr * kernel.nr * kDepth);
@@ -132,10 +133,10 @@ void register_set(const KernelSet<T>& set) {
 }  // namespace convbwd
 
 int main(int argc, char** argv) {
-#define CONVBWD_REGISTER(isa)                                                \
-  if (convbwd::supported(convbwd::Isa::isa)) {                               \
-    convbwd::register_set(convbwd::kernel_set<float>(convbwd::Isa::isa));    \
-    convbwd::register_set(convbwd::kernel_set<double>(convbwd::Isa::isa));   \
+#define CONVBWD_REGISTER(isa)                                              \
+  if (convbwd::supported(convbwd::Isa::isa)) {                             \
+    convbwd::register_set(convbwd::kernel_set<float>(convbwd::Isa::isa));  \
+    convbwd::register_set(convbwd::kernel_set<double>(convbwd::Isa::isa)); \
   }
   CONVBWD_ISA_LIST(CONVBWD_REGISTER)
 #undef CONVBWD_REGISTER

@@ -11,7 +11,8 @@
 namespace convbwd {
 
 static std::ostream& operator<<(std::ostream& out, const AxisSizes& a) {
-  return out << "x" << a.x << " y" << a.y << " k" << a.kernel << " s" << a.stride << " d" << a.dilation << " p" << a.pad;
+  return out << "x" << a.x << " y" << a.y << " k" << a.kernel << " s" << a.stride << " d" << a.dilation << " p"
+             << a.pad;
 }
 
 namespace {

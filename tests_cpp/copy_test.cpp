@@ -34,9 +34,11 @@ class Copy : public testing::TestWithParam<std::tuple<DType, bool>> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(, Copy, testing::Combine(testing::ValuesIn(kDTypeList), testing::Bool()), [](const auto& test) {
-  return std::string(name_of(std::get<0>(test.param))) + (std::get<1>(test.param) ? "_to_f64" : "_to_f32");
-});
+INSTANTIATE_TEST_SUITE_P(, Copy, testing::Combine(testing::ValuesIn(kDTypeList), testing::Bool()),
+                         [](const auto& test) {
+                           return std::string(name_of(std::get<0>(test.param))) +
+                                  (std::get<1>(test.param) ? "_to_f64" : "_to_f32");
+                         });
 
 // Source strides of every kind and sign, destinations with their axes in any order and gaps between them.
 TEST_P(Copy, CopyInPutsEveryElementInItsPlace) {
@@ -52,7 +54,8 @@ TEST_P(Copy, CopyInPutsEveryElementInItsPlace) {
       src.fill_integers(random, -99, 99);
       std::array<std::size_t, 5> order{0, 1, 2, 3, 4};
       if (random.integer(0, 1))
-        for (std::size_t a = 4; a > 0; --a) std::swap(order[a], order[static_cast<std::size_t>(random.integer(0, static_cast<Index>(a)))]);
+        for (std::size_t a = 4; a > 0; --a)
+          std::swap(order[a], order[static_cast<std::size_t>(random.integer(0, static_cast<Index>(a)))]);
       Index elements = random.integer(0, 3) == 0 ? 2 : 1;  // an innermost stride above one now and then
       for (std::size_t i = 5; i-- > 0;) {
         stride[order[i]] = elements;
@@ -78,7 +81,8 @@ TEST_P(Copy, CopyInOfNothingTouchesNothing) {
   with_sets([&](const auto& kernels, auto zero) {
     using T = decltype(zero);
     T untouched{7};
-    copy_in(kernels, &untouched, {1, 1, 1, 1, 1}, View{nullptr, std::get<0>(GetParam()), {3, 0, 2, 1, 4}, {1, 1, 1, 1, 1}});
+    copy_in(kernels, &untouched, {1, 1, 1, 1, 1},
+            View{nullptr, std::get<0>(GetParam()), {3, 0, 2, 1, 4}, {1, 1, 1, 1, 1}});
     EXPECT_EQ(untouched, T{7});
   });
 }

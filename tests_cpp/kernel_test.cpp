@@ -73,7 +73,8 @@ std::vector<GatherCase> gather_cases() {
 }
 std::string name_of_gather(const testing::TestParamInfo<GatherCase>& info) {
   const GatherCase& c = info.param;
-  std::string name = c.wide ? kernel_set<double>(c.isa).gather[c.number].name : kernel_set<float>(c.isa).gather[c.number].name;
+  std::string name =
+      c.wide ? kernel_set<double>(c.isa).gather[c.number].name : kernel_set<float>(c.isa).gather[c.number].name;
   std::replace(name.begin(), name.end(), ' ', '_');
   return std::string(name_of(c.isa)) + (c.wide ? "_f64_" : "_f32_") + name;
 }
@@ -119,7 +120,8 @@ void check_gather(const GatherKernel<T>& kernel) {
             const auto count = static_cast<std::int64_t>(segments.size());
             plain::gather(kernel.nr, m, x, row.data(), xstep, segments.data(), count, b.data(), bstep, expected.data(),
                           crow.data(), accumulate);
-            kernel.run(m, x, row.data(), xstep, segments.data(), count, b.data(), bstep, c.data(), crow.data(), accumulate);
+            kernel.run(m, x, row.data(), xstep, segments.data(), count, b.data(), bstep, c.data(), crow.data(),
+                       accumulate);
             ASSERT_TRUE(c == expected) << "m=" << m << " segments=" << count << " xstep=" << xstep << " bstep=" << bstep
                                        << " accumulate=" << accumulate;
           }
@@ -127,8 +129,10 @@ void check_gather(const GatherKernel<T>& kernel) {
 
 TEST_P(Gather, MultipliesGatheredRowsByAPanel) {
   const auto [isa, wide, number] = GetParam();
-  if (wide) check_gather(kernel_set<double>(isa).gather[number]);
-  else check_gather(kernel_set<float>(isa).gather[number]);
+  if (wide)
+    check_gather(kernel_set<double>(isa).gather[number]);
+  else
+    check_gather(kernel_set<float>(isa).gather[number]);
 }
 
 // Padding is never multiplied, so what is not finite goes where the definition says and nowhere else.
@@ -146,8 +150,10 @@ TEST_P(Gather, NanStaysInItsRow) {
     for (int i = 0; i < kernel.mr * kernel.nr; ++i)
       EXPECT_EQ(std::isnan(c[static_cast<std::size_t>(i)]), i / kernel.nr == kernel.mr - 1) << i;
   };
-  if (wide) check(kernel_set<double>(isa).gather[number], double{});
-  else check(kernel_set<float>(isa).gather[number], float{});
+  if (wide)
+    check(kernel_set<double>(isa).gather[number], double{});
+  else
+    check(kernel_set<float>(isa).gather[number], float{});
 }
 
 INSTANTIATE_TEST_SUITE_P(, Gather, testing::ValuesIn(gather_cases()), name_of_gather);
@@ -163,14 +169,17 @@ class Kernels : public testing::TestWithParam<std::tuple<Isa, bool>> {
   template <class F>
   static void with_set(F&& f) {
     const auto [isa, wide] = GetParam();
-    if (wide) f(kernel_set<double>(isa), double{});
-    else f(kernel_set<float>(isa), float{});
+    if (wide)
+      f(kernel_set<double>(isa), double{});
+    else
+      f(kernel_set<float>(isa), float{});
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(, Kernels, testing::Combine(testing::ValuesIn(compiled_isas()), testing::Bool()),
                          [](const auto& test) {
-                           return std::string(name_of(std::get<0>(test.param))) + (std::get<1>(test.param) ? "_f64" : "_f32");
+                           return std::string(name_of(std::get<0>(test.param))) +
+                                  (std::get<1>(test.param) ? "_f64" : "_f32");
                          });
 
 TEST_P(Kernels, TilesAreConsistent) {
@@ -201,9 +210,11 @@ TEST_P(Kernels, RowsMultipliesShiftedRowsByWeights) {
             Memory<T> c((m - 1) * ldc + whole), expected((m - 1) * ldc + whole);
             if (accumulate) c.fill(random);
             expected.copy(c);
-            plain::rows(set.lanes, m, len, s.data() + 250, offset.data(), taps, w.data(), expected.data(), ldc, accumulate);
+            plain::rows(set.lanes, m, len, s.data() + 250, offset.data(), taps, w.data(), expected.data(), ldc,
+                        accumulate);
             set.rows(m, len, s.data() + 250, offset.data(), taps, w.data(), c.data(), ldc, accumulate);
-            ASSERT_TRUE(c == expected) << "m=" << m << " len=" << len << " taps=" << taps << " accumulate=" << accumulate;
+            ASSERT_TRUE(c == expected) << "m=" << m << " len=" << len << " taps=" << taps
+                                       << " accumulate=" << accumulate;
           }
     }
   });
@@ -263,10 +274,11 @@ TEST_P(Kernels, TransposeConvertsAndSpreadsColumnsOverDestinations) {
                 to_expected.push_back(left_out ? nullptr : expected.data() + p * block);
               }
               const int t = static_cast<int>(dtype);
-              oracle.transpose[t](to_expected.data(), period, ldd, src.data(), row.data(), lds, rows, rows + more, cols);
+              oracle.transpose[t](to_expected.data(), period, ldd, src.data(), row.data(), lds, rows, rows + more,
+                                  cols);
               set.transpose[t](to.data(), period, ldd, src.data(), row.data(), lds, rows, rows + more, cols);
-              ASSERT_TRUE(got == expected) << name_of(dtype) << " rows=" << rows << "+" << more << " cols=" << cols
-                                           << " period=" << period;
+              ASSERT_TRUE(got == expected)
+                  << name_of(dtype) << " rows=" << rows << "+" << more << " cols=" << cols << " period=" << period;
             }
   });
 }
@@ -337,7 +349,8 @@ constexpr Format kFormats[] = {{DType::float16, 10, -14}, {DType::bfloat16, 7, -
 // The value of a 16-bit code, from the definition of the format.
 double decode(const Format& f, std::uint32_t code) {
   const int exponent_bits = 15 - f.mantissa;
-  const std::uint32_t fraction = code & ((1u << f.mantissa) - 1), exponent = code >> f.mantissa & ((1u << exponent_bits) - 1);
+  const std::uint32_t fraction = code & ((1u << f.mantissa) - 1),
+                      exponent = code >> f.mantissa & ((1u << exponent_bits) - 1);
   double value = 0;
   if (exponent == (1u << exponent_bits) - 1) {
     value = fraction ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
@@ -370,8 +383,10 @@ TEST_P(Kernels, LoadWidensEveryCodeExactly) {
       set.load[static_cast<int>(f.dtype)](got.data(), codes.data(), 1 << 16);
       for (std::uint32_t c = 0; c < 1u << 16; ++c) {
         const double expected = decode(f, c), value = static_cast<double>(got.data()[c]);
-        if (std::isnan(expected)) ASSERT_TRUE(std::isnan(value)) << c;
-        else ASSERT_EQ(std::bit_cast<std::uint64_t>(value), std::bit_cast<std::uint64_t>(expected)) << c;
+        if (std::isnan(expected))
+          ASSERT_TRUE(std::isnan(value)) << c;
+        else
+          ASSERT_EQ(std::bit_cast<std::uint64_t>(value), std::bit_cast<std::uint64_t>(expected)) << c;
       }
     }
   });
@@ -385,9 +400,16 @@ TEST_P(Kernels, StoreRoundsOnceToNearestEven) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
     for (const Format& f : kFormats) {
       const std::uint32_t infinity = (0x7fffu >> f.mantissa) << f.mantissa;
-      std::vector<T> values{kInfinity, -kInfinity, std::numeric_limits<T>::max(), std::numeric_limits<T>::lowest(),
-                            std::numeric_limits<T>::min(), std::numeric_limits<T>::denorm_min(),
-                            -std::numeric_limits<T>::denorm_min(), T{0}, -T{0}, std::numeric_limits<T>::quiet_NaN()};
+      std::vector<T> values{kInfinity,
+                            -kInfinity,
+                            std::numeric_limits<T>::max(),
+                            std::numeric_limits<T>::lowest(),
+                            std::numeric_limits<T>::min(),
+                            std::numeric_limits<T>::denorm_min(),
+                            -std::numeric_limits<T>::denorm_min(),
+                            T{0},
+                            -T{0},
+                            std::numeric_limits<T>::quiet_NaN()};
       for (std::uint32_t c = 0; c < infinity; ++c) {
         const double low = decode(f, c);
         const double high = c + 1 < infinity ? decode(f, c + 1) : 2 * low - decode(f, c - 1);
@@ -404,8 +426,10 @@ TEST_P(Kernels, StoreRoundsOnceToNearestEven) {
       for (std::int64_t i = 0; i < n; ++i) {
         const T value = values[static_cast<std::size_t>(i)];
         const std::uint32_t code = got.data()[i];
-        if (std::isnan(value)) ASSERT_TRUE(std::isnan(decode(f, code)));
-        else ASSERT_EQ(code, encode(f, static_cast<double>(value))) << name_of(f.dtype) << " " << value;
+        if (std::isnan(value))
+          ASSERT_TRUE(std::isnan(decode(f, code)));
+        else
+          ASSERT_EQ(code, encode(f, static_cast<double>(value))) << name_of(f.dtype) << " " << value;
       }
     }
   });
@@ -417,7 +441,8 @@ TEST_P(Kernels, EveryNanStaysNan) {
     for (const Format& f : kFormats) {
       std::vector<T> nans;
       for (std::uint32_t bit = 0; bit < 23; ++bit)
-        for (const std::uint32_t sign : {0u, 1u << 31}) nans.push_back(static_cast<T>(float_of(sign | 0x7f800000u | 1u << bit)));
+        for (const std::uint32_t sign : {0u, 1u << 31})
+          nans.push_back(static_cast<T>(float_of(sign | 0x7f800000u | 1u << bit)));
       std::vector<Bits16> codes(nans.size());
       set.store[static_cast<int>(f.dtype)](codes.data(), nans.data(), static_cast<std::int64_t>(nans.size()));
       for (const Bits16 c : codes) EXPECT_TRUE(std::isnan(decode(f, c))) << c;

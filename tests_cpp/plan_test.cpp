@@ -1,6 +1,4 @@
 // Plans: what they say without data, what they refuse, and whole calls against the plain loops.
-#include "convbwd/convbwd.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "conv/problem.h"
+#include "convbwd/convbwd.hpp"
 #include "engine/blas.h"
 #include "support/isa.h"
 #include "support/problems.h"
@@ -82,12 +80,15 @@ class Data {
     }
     if (!r.grad_output) {
       bias_ = own({plan.results()[0].shape[r.input.shape.size() < r.weight.shape.size() ? 0 : 1]}, DType::float32);
-      for (Index e = 0; e < bias_.shape[0]; ++e) set(bias_.data, bias_.dtype, e, static_cast<double>(random.integer(-9, 9)));
+      for (Index e = 0; e < bias_.shape[0]; ++e)
+        set(bias_.data, bias_.dtype, e, static_cast<double>(random.integer(-9, 9)));
     }
   }
   void run(const Plan& plan) {
-    if (request_.grad_output) plan.backward(operands_[0], operands_[1], operands_[2], results_);
-    else plan.forward(operands_[1], operands_[2], &bias_, results_[0]);
+    if (request_.grad_output)
+      plan.backward(operands_[0], operands_[1], operands_[2], results_);
+    else
+      plan.forward(operands_[1], operands_[2], &bias_, results_[0]);
   }
   std::vector<double> values() const {
     std::vector<double> v;
@@ -187,18 +188,18 @@ TEST_P(Choices, FitTheProblem) {
 
 INSTANTIATE_TEST_SUITE_P(
     , Choices,
-    testing::Values(
-        Choice{"Tiny", problem(1, 1, 2, 3, {1, 4, 4}, {1, 3, 3}), "reference", "reference", "reference"},
-        Choice{"Dense", kDense, "direct y", "direct x", "direct w"},
-        Choice{"Strided", problem(1, 1, 32, 64, {1, 28, 28}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}), "direct y",
-               "direct x", "direct w"},
-        Choice{"Pointwise", problem(1, 1, 64, 128, {1, 14, 14}, {1, 1, 1}), "direct y", "direct x", "direct w"},
-        Choice{"Depthwise", problem(1, 32, 1, 1, {1, 28, 28}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "rows y",
-               "rows x", "dots w"},
-        Choice{"Patches", problem(1, 1, 3, 64, {1, 160, 160}, {1, 16, 16}, {1, 16, 16}), "direct y", "direct x",
-               "direct w"},
-        Choice{"FirstLayer", problem(1, 1, 3, 32, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "direct y",
-               "rows x", "direct w"}),
+    testing::Values(Choice{"Tiny", problem(1, 1, 2, 3, {1, 4, 4}, {1, 3, 3}), "reference", "reference", "reference"},
+                    Choice{"Dense", kDense, "direct y", "direct x", "direct w"},
+                    Choice{"Strided", problem(1, 1, 32, 64, {1, 28, 28}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}),
+                           "direct y", "direct x", "direct w"},
+                    Choice{"Pointwise", problem(1, 1, 64, 128, {1, 14, 14}, {1, 1, 1}), "direct y", "direct x",
+                           "direct w"},
+                    Choice{"Depthwise", problem(1, 32, 1, 1, {1, 28, 28}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),
+                           "rows y", "rows x", "dots w"},
+                    Choice{"Patches", problem(1, 1, 3, 64, {1, 160, 160}, {1, 16, 16}, {1, 16, 16}), "direct y",
+                           "direct x", "direct w"},
+                    Choice{"FirstLayer", problem(1, 1, 3, 32, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),
+                           "direct y", "rows x", "direct w"}),
     [](const auto& test) { return test.param.name; });
 
 TEST_F(PlanTest, TakesTheAlgorithmThatIsAskedFor) {
@@ -252,7 +253,8 @@ TEST_F(PlanTest, RefusesWhatCheckRefuses) {
 
 // A huge problem is planned without touching memory; only carrying it out would need some.
 TEST_F(PlanTest, HugeProblemsArePlannedAtOnce) {
-  const Plan plan = Plan::make(backward(problem(1 << 20, 1, 64, 64, {1, 512, 512}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1})));
+  const Plan plan =
+      Plan::make(backward(problem(1 << 20, 1, 64, 64, {1, 512, 512}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1})));
   EXPECT_LT(plan.workspace_bytes(), std::size_t{1} << 28);
 }
 
@@ -326,7 +328,8 @@ TEST_P(WholeCalls, ResultsGoWhereTheirStridesSay) {
   Request r = backward(kDense);
   r.algorithm = GetParam();
   const std::vector<double> expected = expected_of(r);
-  TestTensor dx(x_size(kDense), DType::float32, Layout::channels_last), dw(w_size(kDense), DType::float32, Layout::gaps);
+  TestTensor dx(x_size(kDense), DType::float32, Layout::channels_last),
+      dw(w_size(kDense), DType::float32, Layout::gaps);
   TestTensor db({1, 40, 1, 1, 1}, DType::float32, Layout::reversed);
   r.result_strides = {shape_of(dx.view().stride), shape_of(dw.view().stride), Shape{-1}};
   const Plan plan = Plan::make(r);
@@ -353,7 +356,8 @@ TEST_P(WholeCalls, NothingToSumGivesZerosAndBias) {
   Data data(no_channels, plan);
   data.run(plan);
   const std::vector<double> got = data.values();
-  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], get(data.bias().data, DType::float32, static_cast<Index>(i) / 9 % 4));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_EQ(got[i], get(data.bias().data, DType::float32, static_cast<Index>(i) / 9 % 4));
 }
 
 TEST_P(WholeCalls, OnePlanServesManyThreadsAtOnce) {
@@ -403,21 +407,20 @@ TEST_P(BackwardRefuses, TensorsOtherThanPlanned) {
   Data data(r, plan);
   expect_refusal(plan, data);
 }
-INSTANTIATE_TEST_SUITE_P(
-    , BackwardRefuses,
-    testing::ValuesIn(std::vector<Change>{
-        {"GradOutputType", [](Data& d) { d.grad_output().dtype = DType::float16; }},
-        {"InputShape", [](Data& d) { --d.input().shape[3]; }},
-        {"InputStrides", [](Data& d) { d.input().strides = {0, 0, 0, 0, 0}; }},
-        {"InputRank", [](Data& d) { d.input().shape.insert(d.input().shape.begin() + 1, 7); }},
-        {"WeightShape", [](Data& d) { std::swap(d.weight().shape[0], d.weight().shape[1]); }},
-        {"GradInputType", [](Data& d) { d.results()[0].dtype = DType::float64; }},
-        {"GradInputStrides", [](Data& d) { d.results()[0].strides = {1, 1, 1, 1, 1}; }},
-        {"GradWeightShape", [](Data& d) { d.results()[1].shape = {40, 24}; }},
-        {"GradBiasShape", [](Data& d) { d.results()[2].shape = {39}; }},
-        {"GradBiasType", [](Data& d) { d.results()[2].dtype = DType::float64; }},
-    }),
-    testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(, BackwardRefuses,
+                         testing::ValuesIn(std::vector<Change>{
+                             {"GradOutputType", [](Data& d) { d.grad_output().dtype = DType::float16; }},
+                             {"InputShape", [](Data& d) { --d.input().shape[3]; }},
+                             {"InputStrides", [](Data& d) { d.input().strides = {0, 0, 0, 0, 0}; }},
+                             {"InputRank", [](Data& d) { d.input().shape.insert(d.input().shape.begin() + 1, 7); }},
+                             {"WeightShape", [](Data& d) { std::swap(d.weight().shape[0], d.weight().shape[1]); }},
+                             {"GradInputType", [](Data& d) { d.results()[0].dtype = DType::float64; }},
+                             {"GradInputStrides", [](Data& d) { d.results()[0].strides = {1, 1, 1, 1, 1}; }},
+                             {"GradWeightShape", [](Data& d) { d.results()[1].shape = {40, 24}; }},
+                             {"GradBiasShape", [](Data& d) { d.results()[2].shape = {39}; }},
+                             {"GradBiasType", [](Data& d) { d.results()[2].dtype = DType::float64; }},
+                         }),
+                         testing::PrintToStringParamName());
 
 class ForwardRefuses : public Refuses {};
 TEST_P(ForwardRefuses, TensorsOtherThanPlanned) {
@@ -426,15 +429,14 @@ TEST_P(ForwardRefuses, TensorsOtherThanPlanned) {
   Data data(r, plan);
   expect_refusal(plan, data);
 }
-INSTANTIATE_TEST_SUITE_P(
-    , ForwardRefuses,
-    testing::ValuesIn(std::vector<Change>{
-        {"InputType", [](Data& d) { d.input().dtype = DType::bfloat16; }},
-        {"WeightStrides", [](Data& d) { d.weight().strides = {1, 40, 960, 960, 2880}; }},
-        {"OutputShape", [](Data& d) { ++d.results()[0].shape[2]; }},
-        {"BiasShape", [](Data& d) { d.bias().shape = {41}; }},
-    }),
-    testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(, ForwardRefuses,
+                         testing::ValuesIn(std::vector<Change>{
+                             {"InputType", [](Data& d) { d.input().dtype = DType::bfloat16; }},
+                             {"WeightStrides", [](Data& d) { d.weight().strides = {1, 40, 960, 960, 2880}; }},
+                             {"OutputShape", [](Data& d) { ++d.results()[0].shape[2]; }},
+                             {"BiasShape", [](Data& d) { d.bias().shape = {41}; }},
+                         }),
+                         testing::PrintToStringParamName());
 
 TEST_F(PlanTest, OfOneFunctionRefusesTheOther) {
   const Request b = backward(kDense), f = forward(kDense);

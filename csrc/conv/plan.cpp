@@ -20,7 +20,7 @@ constexpr Index kFewChannels = 8;
 // Below so many products packing costs more than it saves.
 constexpr double kTinyProducts = 4096;
 // Above so many, no workspace limit justifies plain loops.
-constexpr double kManyProducts = 1 << 20;
+constexpr double kManyProducts = 1 << 17;
 constexpr std::size_t kCachedPlans = 256;  // the layers of a large network, each way
 constexpr std::size_t kNoLimit = std::size_t{1} << 50;
 
@@ -130,6 +130,7 @@ struct Plan::Impl {
   static std::shared_ptr<const Impl> make(const Request& request);
 
   Checked checked;
+  bool is_backward = false;
   std::array<bool, 3> mask{};
   View grad_output, input, weight;  // as planned for
   std::array<View, 3> results;
@@ -173,6 +174,7 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r) {
     if (!empty) impl->output = make_pass(spec, r.algorithm);
     return impl;
   }
+  impl->is_backward = true;
   impl->mask = r.output_mask;
   impl->grad_output = five_axes(*r.grad_output, c.unbatched);
   if (r.output_mask[0]) {
@@ -211,12 +213,22 @@ std::string Plan::explain() const {
 
 namespace {
 
-View as_planned(const Tensor& t, const View& plan, bool unbatched, const char* name) {
+[[noreturn]] void refuse(const char* name) {
+  throw Error(ErrorKind::value,
+              std::string("Plan: ") + name + " must have the dtype, shape and strides that the plan was made for");
+}
+
+View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatched, const char* name) {
+  if (t.shape.size() != rank || (!t.strides.empty() && t.strides.size() != rank)) refuse(name);
   View v = five_axes(t, unbatched);
   const bool empty = std::find(v.size.begin(), v.size.end(), 0) != v.size.end();
-  if (v.dtype != plan.dtype || v.size != plan.size || (v.stride != plan.stride && !empty))
-    throw Error(ErrorKind::value, std::string("Plan: ") + name + " must have the dtype, shape and strides that the plan was made for");
+  if (v.dtype != plan.dtype || v.size != plan.size || (v.stride != plan.stride && !empty)) refuse(name);
   return v;
+}
+
+View as_planned(const Tensor& t, Index channels, const char* name) {
+  if (t.shape != Shape{channels} || t.strides.size() > 1) refuse(name);
+  return channels_view(t);
 }
 
 }  // namespace
@@ -224,13 +236,20 @@ View as_planned(const Tensor& t, const View& plan, bool unbatched, const char* n
 void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
                     const std::array<Tensor, 3>& results) const {
   const Impl& plan = *impl_;
-  const bool transposed = plan.checked.transposed, unbatched = plan.checked.unbatched;
-  const View dy = as_planned(grad_output, plan.grad_output, unbatched, "grad_output");
-  const View x = as_planned(input, plan.input, unbatched, "input"), w = as_planned(weight, plan.weight, false, "weight");
+  const Checked& c = plan.checked;
+  if (!plan.is_backward) throw Error(ErrorKind::value, "Plan: backward needs a plan for convolution_backward");
+  const bool transposed = c.transposed, unbatched = c.unbatched;
+  const std::size_t rank = c.output_shape.size(), weight_rank = rank + unbatched;
+  const View dy = as_planned(grad_output, plan.grad_output, rank, unbatched, "grad_output");
+  const View x = as_planned(input, plan.input, rank, unbatched, "input");
+  const View w = as_planned(weight, plan.weight, weight_rank, false, "weight");
   View dx, dw, db;
-  if (plan.mask[0]) dx = as_planned(results[0], plan.results[0], unbatched, "grad_input");
-  if (plan.mask[1]) dw = as_planned(results[1], plan.results[1], false, "grad_weight");
-  if (plan.mask[2]) db = channels_view(results[2]);
+  if (plan.mask[0]) dx = as_planned(results[0], plan.results[0], rank, unbatched, "grad_input");
+  if (plan.mask[1]) dw = as_planned(results[1], plan.results[1], weight_rank, false, "grad_weight");
+  if (plan.mask[2]) {
+    db = as_planned(results[2], c.results[2].shape[0], "grad_bias");
+    if (db.dtype != c.results[2].dtype) refuse("grad_bias");
+  }
   Arena arena(plan.workspace_bytes());
   const auto run = [&](bool wanted, const std::unique_ptr<Pass>& pass, const Operands& o, const View& result) {
     if (!wanted) return;
@@ -244,9 +263,14 @@ void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor
 
 void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const {
   const Impl& plan = *impl_;
-  const bool transposed = plan.checked.transposed, unbatched = plan.checked.unbatched;
-  const View x = as_planned(input, plan.input, unbatched, "input"), w = as_planned(weight, plan.weight, false, "weight");
-  const View y = as_planned(output, plan.results[0], unbatched, "output"), b = bias ? channels_view(*bias) : View{};
+  const Checked& c = plan.checked;
+  if (plan.is_backward) throw Error(ErrorKind::value, "Plan: forward needs a plan for convolution");
+  const bool transposed = c.transposed, unbatched = c.unbatched;
+  const std::size_t rank = c.output_shape.size();
+  const View x = as_planned(input, plan.input, rank, unbatched, "input");
+  const View w = as_planned(weight, plan.weight, rank + unbatched, false, "weight");
+  const View y = as_planned(output, plan.results[0], rank, unbatched, "output");
+  const View b = bias ? as_planned(*bias, c.output_shape[unbatched ? 0 : 1], "bias") : View{};
   if (!plan.output) return fill(y, b);
   Arena arena(plan.workspace_bytes());
   plan.output->run({transposed ? y : x, w, transposed ? x : y, b}, arena.data());

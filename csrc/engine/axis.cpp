@@ -42,7 +42,7 @@ AxisMap map_forward(const AxisSizes& a) {
 AxisMap map_transposed(const AxisSizes& a) {
   // A single window has no stride: with one longer than the kernel every position is a phase of its own with at most
   // one tap, and all of them are members of one or two sets (kernels as large as the image).
-  const Index stride = a.y == 1 ? a.x + a.pad + a.kernel * a.dilation : a.stride;
+  const Index stride = a.y == 1 ? std::max(a.x + a.pad, (a.kernel - 1) * a.dilation + 1) + 1 : a.stride;
   AxisMap map{a.x, a.y, stride, 1, {}};
   for (Index first = 0; first < std::min(stride, a.x); ++first) {
     Phase phase{ceil_div(a.x - first, stride), {}, {{first, {}}}, {}};

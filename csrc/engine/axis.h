@@ -1,6 +1,7 @@
 // Layer engine: what one spatial axis of a convolution looks like from its destination. Integers only.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "base/view.h"
@@ -32,6 +33,9 @@ struct Phase {
 struct AxisMap {
   Index dst = 1, src = 1, dst_step = 1, src_step = 1;
   std::vector<Phase> phases;
+
+  /// Destination positions that q < count of every phase span together.
+  Index span(Index count) const { return count > 1 ? std::min(dst, count * dst_step) : std::min(dst, dst_step); }
 };
 
 struct AxisSizes {

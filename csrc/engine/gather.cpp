@@ -119,7 +119,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   if (copy_) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
   if (!by_runs_) {
     s.rows = carver.take<T>(direct_ ? 0 : kernels_.lanes * widest * round_up(box_q_[2], kernels_.lanes));
-    s.line = carver.take<T>(direct_ ? 0 : box_q_[2] * maps_[2].dst_step);
+    s.line = carver.take<T>(direct_ ? 0 : maps_[2].span(box_q_[2]));
     s.streams = carver.take<Stream<T>>(max_streams_);
   }
   return s;

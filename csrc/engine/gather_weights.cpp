@@ -198,7 +198,7 @@ bool GatherWeights<T>::search() {
     for (Index rows = ceil_div(cm_, ceil_div(cm_, most)); rows >= 1;
          rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2)
       if (configure(v, rows, p.taps())) return true;
-    for (Index taps = ceil_div(p.taps(), 2); taps >= mr; taps = ceil_div(taps, 2))
+    for (Index taps = p.taps() / 2; taps >= mr; taps /= 2)
       if (configure(v, 1, taps)) return true;
   }
   return false;

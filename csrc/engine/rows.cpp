@@ -95,7 +95,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
   s.results = carver.take<T>(results);
   s.weights = carver.take<T>(weights);
   s.taps = carver.take<T>(spec_.problem.taps());
-  s.line = carver.take<T>(box_q_[2] * maps_[2].dst_step);
+  s.line = carver.take<T>(maps_[2].span(box_q_[2]));
   s.streams = carver.take<Stream<T>>(max_streams_);
   s.parts = carver.take<Planes::Part>(planes_.parts());
   return s;

@@ -201,7 +201,7 @@ INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t l
     UNROLL for (int i = 0; i < L; ++i) v[i] = i < live ? load_vector_part<T, S>(s + row[i] * lds, width) : V<T>{};
   }
   transpose_square<T>(v);
-  if (period == 1 && out >= L && width == L) {
+  if (period == 1 && out >= L && width == L && dst[0]) {
     T* d = dst[0] + outer;
     UNROLL for (int k = 0; k < L; ++k) storeu(d + k * ldd, v[k]);
     outer += L * ldd;

@@ -50,8 +50,10 @@ void dots(int lanes, int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t
 
 template <class T, class S>
 T load_one(const S& s) {
-  if constexpr (sizeof(S) == 8) return static_cast<T>(s);
-  else return static_cast<T>(widen(s));
+  if constexpr (sizeof(S) == 8)
+    return static_cast<T>(s);
+  else
+    return static_cast<T>(widen(s));
 }
 
 template <class T, class S>
@@ -83,9 +85,12 @@ template <class T, class S>
 void store(void* dst, const T* src, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     S& s = static_cast<S*>(dst)[i];
-    if constexpr (sizeof(S) == 8) s = src[i];
-    else if constexpr (sizeof(S) == 2 && sizeof(T) == 8) narrow(to_odd(src[i]), s);
-    else narrow(static_cast<float>(src[i]), s);
+    if constexpr (sizeof(S) == 8)
+      s = src[i];
+    else if constexpr (sizeof(S) == 2 && sizeof(T) == 8)
+      narrow(to_odd(src[i]), s);
+    else
+      narrow(static_cast<float>(src[i]), s);
   }
 }
 
@@ -112,12 +117,11 @@ const KernelSet<T>& set(const char* name) {
     k.lanes = Lanes;
     k.any_bstep = true;
     const auto add = [&]<int Height, int Nr>() {
-      k.gather[k.gather_count++] = {"gather", Height, Nr,
-                                    [](int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep,
-                                       const Segment* segments, std::int64_t count, const T* b, std::ptrdiff_t bstep,
-                                       T* c, const std::ptrdiff_t* crow, bool accumulate) {
-                                      gather(Nr, m, x, row, xstep, segments, count, b, bstep, c, crow, accumulate);
-                                    }};
+      k.gather[k.gather_count++] = {
+          "gather", Height, Nr,
+          [](int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* segments,
+             std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow,
+             bool accumulate) { gather(Nr, m, x, row, xstep, segments, count, b, bstep, c, crow, accumulate); }};
     };
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       (add.template operator()<Mr, static_cast<int>(I + 1) * Lanes>(), ...);

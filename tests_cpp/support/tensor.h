@@ -15,7 +15,8 @@ namespace convbwd::test {
 
 inline constexpr DType kDTypeList[] = {DType::float64, DType::float32, DType::float16, DType::bfloat16};
 
-/// broadcast and expanded have zero strides, which only operands may have; the last result layout is kResultLayouts - 1.
+/// broadcast and expanded have zero strides, which only operands may have; the last result layout is kResultLayouts
+/// - 1.
 enum class Layout : std::uint8_t { dense, channels_last, reversed, gaps, permuted, broadcast, expanded };
 inline constexpr int kLayouts = 7, kResultLayouts = 5;
 
@@ -23,26 +24,34 @@ inline constexpr int kLayouts = 7, kResultLayouts = 5;
 template <class F>
 decltype(auto) with_type(DType t, F&& f) {
   switch (t) {
-    case DType::float64: return f(double{});
-    case DType::float32: return f(float{});
-    case DType::float16: return f(Half{});
-    default: return f(BFloat{});
+    case DType::float64:
+      return f(double{});
+    case DType::float32:
+      return f(float{});
+    case DType::float16:
+      return f(Half{});
+    default:
+      return f(BFloat{});
   }
 }
 
 inline double get(const void* p, DType t, Index i) {
   return with_type(t, [&](auto e) {
     const auto* q = static_cast<const decltype(e)*>(p) + i;
-    if constexpr (sizeof(e) == 8) return static_cast<double>(*q);
-    else return static_cast<double>(widen(*q));
+    if constexpr (sizeof(e) == 8)
+      return static_cast<double>(*q);
+    else
+      return static_cast<double>(widen(*q));
   });
 }
 /// Exact for the small integers that tests are made of.
 inline void set(void* p, DType t, Index i, double value) {
   with_type(t, [&](auto e) {
     auto* q = static_cast<decltype(e)*>(p) + i;
-    if constexpr (sizeof(e) == 8) *q = value;
-    else narrow(static_cast<float>(value), *q);
+    if constexpr (sizeof(e) == 8)
+      *q = value;
+    else
+      narrow(static_cast<float>(value), *q);
   });
 }
 
@@ -74,7 +83,8 @@ class TestTensor {
     });
   }
   void fill_reals(Random& random) {
-    for_each_index(view_.size, [&](const Index5& i) { set(view_.data, view_.dtype, view_.offset(i), random.real(-1, 1)); });
+    for_each_index(view_.size,
+                   [&](const Index5& i) { set(view_.data, view_.dtype, view_.offset(i), random.real(-1, 1)); });
   }
   /// Elements in index order.
   std::vector<double> values() const {
@@ -85,7 +95,8 @@ class TestTensor {
   /// Whether memory between the elements is as it was.
   bool gaps_intact() {
     std::vector<bool> element(span());
-    for_each_index(view_.size, [&](const Index5& i) { element[static_cast<std::size_t>(first_ + view_.offset(i))] = true; });
+    for_each_index(view_.size,
+                   [&](const Index5& i) { element[static_cast<std::size_t>(first_ + view_.offset(i))] = true; });
     const std::size_t item = size_of(view_.dtype);
     for (std::size_t i = 0; i < element.size() * item; ++i)
       if (!element[i / item] && buffer_.as<std::byte>()[i] != std::byte{0xFF}) return false;
@@ -115,7 +126,8 @@ class TestTensor {
   }
   std::size_t span() const {
     Index n = 1;
-    for (std::size_t a = 0; a < 5; ++a) n += (view_.size[a] - 1) * (view_.stride[a] < 0 ? -view_.stride[a] : view_.stride[a]);
+    for (std::size_t a = 0; a < 5; ++a)
+      n += (view_.size[a] - 1) * (view_.stride[a] < 0 ? -view_.stride[a] : view_.stride[a]);
     return static_cast<std::size_t>(n);
   }
 
