@@ -397,7 +397,7 @@ typename GatherWeights<T>::Block GatherWeights<T>::block_of(Index number) const 
 template <class T>
 std::string GatherWeights<T>::explain() const {
   std::ostringstream s;
-  s << "direct w (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << rows_ << " of " << cm_
+  s << "gather w (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << rows_ << " of " << cm_
     << (swap_ ? " output" : " input") << " channels a task, " << chunk_count_ << " chunks of " << chunk_pixels_
     << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place") << "; " << tasks_ << " tasks, "
     << workspace_bytes() << " bytes";
