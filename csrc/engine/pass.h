@@ -58,7 +58,12 @@ template <class T>
 std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernels);             // unknown x, y
 template <class T>
 std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);             // unknown w
+template <class T>
+std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels);         // any; dense 3x3
 std::unique_ptr<Pass> make_reference(const PassSpec& spec);                                     // any
+/// Whether make_winograd is expected to be clearly faster than make_gather and make_gather_weights.
+template <class T>
+bool winograd_pays(const PassSpec& spec, const KernelSet<T>& kernels);
 /// Sums of o.y along all axes but 1, to o.bias; `wide` sums in double throughout.
 std::unique_ptr<Pass> make_bias_gradient(const View& y, bool wide, int threads);
 

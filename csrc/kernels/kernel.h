@@ -56,6 +56,26 @@ template <class T>
 using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step,
                        std::int64_t rows, std::int64_t left, std::int64_t width, std::int64_t right);
 
+/// Transforms of Winograd F(2x2, 3x3). A frequency (4*row + column of a 4x4 tile) of a tile is a vector along channels;
+/// frequencies lie `fstep` elements apart, tiles `tstep`. Rows of pixels are dense arrays of such vectors, columns outside
+/// [0, width) are zeros. output and taps return whether all that they computed is finite.
+template <class T>
+struct WinogradKernels {
+  /// Tiles of four rows, the first from column `first` on, each two columns after the last one.
+  void (*image)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t first,
+                std::int64_t width, std::int64_t tiles);
+  /// Tiles of two rows of the gradient of outputs.
+  void (*gradient)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t width,
+                   std::int64_t tiles);
+  /// Nine taps (reversed if `flip`) from w[channel*ldw + tap], read in whole vectors from the first tap on.
+  void (*weights)(T* u, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int vectors, bool flip);
+  /// Tiles of two rows of outputs, pixels `ldo` elements apart; a null row is left out.
+  bool (*output)(T* const* row, std::ptrdiff_t ldo, std::int64_t width, const T* m, std::ptrdiff_t fstep,
+                 std::ptrdiff_t tstep, std::int64_t tiles);
+  /// The gradient of nine taps, to w[tap*ldw + channel].
+  bool (*taps)(T* w, std::ptrdiff_t ldw, const T* c, std::ptrdiff_t fstep, int vectors);
+};
+
 /// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType
 /// (float64, float32, float16, bfloat16); load widens exactly, store rounds once, to nearest even.
 template <class T>
@@ -75,6 +95,9 @@ struct KernelSet {
   void (*store[4])(void* dst, const T* src, std::int64_t n);
   void (*interleave)(T* dst, const T* even, const T* odd, std::int64_t n);    // dst[2i] = even[i], dst[2i+1] = odd[i]
   double (*sum)(const T* p, std::int64_t n);                                  // in sixteen interleaved sums
+  /// The largest magnitude over the mean of those that are not zero; NaN where something is not finite. Whole vectors.
+  T (*peak)(const T* p, std::int64_t n);
+  WinogradKernels<T> winograd;
 };
 
 /// The list of instruction sets: declaration, choice and tests are generated from it.

@@ -425,6 +425,10 @@ double sum(const T* p, std::int64_t n) {
   return total;
 }
 
+// -------------------------------------------------------------------------------------------------------- winograd
+
+#include "kernels/winograd.inl"
+
 // ------------------------------------------------------------------------------------------------------------ list
 
 // Register tiles mr x (nv vectors): mr*nv accumulators, nv vectors of B and a broadcast fit the registers; mr <= 8
@@ -457,6 +461,8 @@ constexpr KernelSet<T> make_set(const char* name) {
       {store_row<T, double>, store_row<T, float>, store_row<T, Half>, store_row<T, BFloat>},
       interleave<T>,
       sum<T>,
+      peak<T>,
+      {winograd_image<T>, winograd_gradient<T>, winograd_weights<T>, winograd_output<T>, winograd_taps<T>},
   };
 }
 

@@ -1,0 +1,292 @@
+// Winograd passes, forced, on every instruction set and with every plan that a shrinking budget leads to.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "conv/problem.h"
+#include "engine/pass.h"
+#include "kernels/list.h"
+#include "support/guarded_buffer.h"
+#include "support/isa.h"
+#include "support/problems.h"
+#include "support/random.h"
+#include "support/tensor.h"
+
+namespace convbwd {
+
+static void PrintTo(const Problem& p, std::ostream* out) { *out << to_string(p); }
+
+namespace test {
+namespace {
+
+constexpr std::size_t kNoLimit = std::size_t{1} << 40;
+constexpr int kThreads = 3;
+constexpr Unknown kUnknowns[] = {Unknown::x, Unknown::w, Unknown::y};
+using Types = std::array<DType, 3>;
+using Layouts = std::array<Layout, 3>;
+
+constexpr Index3 kOne{1, 1, 1};
+
+std::vector<Problem> problems() {
+  return {
+      problem(2, 1, 32, 40, {1, 13, 18}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),
+      problem(1, 1, 75, 33, {1, 9, 7}, {1, 3, 3}),                                    // parts of vectors
+      problem(3, 1, 32, 32, {1, 1, 2}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),             // windows mostly in padding
+      problem(1, 1, 32, 32, {1, 5, 6}, {1, 3, 3}, kOne, kOne, {0, 5, 4}, {0, 3, 2}),  // tiles in padding only
+      problem(1, 1, 40, 48, {1, 40, 150}, {1, 3, 3}, kOne, kOne, {0, 1, 0}),          // boxes along rows
+      problem(4, 1, 200, 96, {1, 6, 6}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),            // boxes of images
+      problem(2, 2, 33, 34, {1, 8, 11}, {1, 3, 3}, kOne, kOne, {0, 2, 1}),
+      problem(2, 1, 32, 36, {5, 8, 9}, {3, 3, 3}, kOne, kOne, {1, 1, 1}),
+      problem(1, 1, 34, 32, {2, 4, 4}, {4, 3, 3}, kOne, kOne, {3, 1, 0}),
+      problem(1, 1, 150, 140, {1, 10, 10}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),  // several blocks of results
+  };
+}
+
+// Operands with their data; results are fresh ones for each run.
+class Call {
+ public:
+  Call(const Problem& p, Unknown unknown, const Types& types, const Layouts& layouts, bool biased)
+      : problem_(p), unknown_(unknown), types_(types), layouts_(layouts), sizes_{x_size(p), w_size(p), y_size(p)} {
+    for (std::size_t i = 0; i < 3; ++i) tensors_[i] = std::make_unique<TestTensor>(sizes_[i], types[i], layouts[i]);
+    if (!biased || unknown == Unknown::w) return;
+    bias_ = std::make_unique<TestTensor>(Index5{1, sizes_[result()][1], 1, 1, 1}, types[1], Layout::gaps);
+    Random random(1);
+    bias_->fill_integers(random, -9, 9);
+  }
+  std::size_t result() const { return unknown_ == Unknown::x ? 0 : unknown_ == Unknown::w ? 1 : 2; }
+
+  bool dense() const { return layouts_ == Layouts{}; }
+
+  // Sets every element of the operands to f().
+  template <class F>
+  void fill(F&& f) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      const View& v = tensors_[i]->view();
+      if (i != result()) for_each_index(v.size, [&](const Index5& at) { set(v.data, v.dtype, v.offset(at), f()); });
+    }
+  }
+  void fill_integers(Random& random) {
+    fill([&] { return static_cast<double>(random.integer(-3, 3)); });
+  }
+  void put(std::size_t operand, const Index5& at, double value) {
+    const View& v = tensors_[operand]->view();
+    set(v.data, v.dtype, v.offset(at), value);
+  }
+  PassSpec spec(std::size_t budget, int threads = kThreads) const {
+    return {problem_, unknown_, operands(nullptr), threads, budget};
+  }
+  std::vector<double> run(const Pass& pass) const {
+    TestTensor to(sizes_[result()], types_[result()], layouts_[result()]);
+    GuardedBuffer workspace(pass.workspace_bytes());
+    pass.run(operands(&to), workspace.as<std::byte>());
+    EXPECT_TRUE(to.gaps_intact()) << "written between the elements of the result";
+    return to.values();
+  }
+  std::vector<double> expected() const { return run(*make_reference(spec(0))); }
+  // Sums in float32, product after product.
+  std::vector<double> straight() const {
+    std::array<const float*, 3> v;
+    for (std::size_t i = 0; i < 3; ++i) v[i] = static_cast<const float*>(tensors_[i]->view().data);
+    const Index5& size = sizes_[result()];
+    std::vector<float> sums(static_cast<std::size_t>(size[0] * size[1] * size[2] * size[3] * size[4]));
+    for_each_product(problem_, [&](const Index5& x, const Index5& w, const Index5& y) {
+      const std::array<Index, 3> at{tensors_[0]->view().offset(x), tensors_[1]->view().offset(w),
+                                    tensors_[2]->view().offset(y)};
+      const std::size_t r = result(), a = r == 0 ? 2 : 0, b = r == 1 ? 2 : 1;
+      sums[static_cast<std::size_t>(at[r])] += v[a][at[a]] * v[b][at[b]];
+    });
+    return {sums.begin(), sums.end()};
+  }
+
+ private:
+  Operands operands(const TestTensor* to) const {
+    std::array<View, 3> v;
+    for (std::size_t i = 0; i < 3; ++i) v[i] = tensors_[i]->view();
+    if (to) v[result()] = to->view();
+    return {v[0], v[1], v[2], bias_ ? bias_->view() : View{}};
+  }
+
+  Problem problem_;
+  Unknown unknown_;
+  Types types_;
+  Layouts layouts_;
+  std::array<Index5, 3> sizes_;
+  std::array<std::unique_ptr<TestTensor>, 3> tensors_;
+  std::unique_ptr<TestTensor> bias_;
+};
+
+// Every plan that smaller and smaller budgets lead to, on every instruction set.
+template <class T>
+void check_all(const Call& call) {
+  const std::vector<double> expected = call.expected();
+  for (const Isa isa : compiled_isas()) {
+    if (!supported(isa)) continue;
+    std::string last;
+    auto pass = make_winograd(call.spec(kNoLimit), kernel_set<T>(isa));
+    ASSERT_NE(pass, nullptr);
+    for (std::size_t budget = kNoLimit; pass; pass = make_winograd(call.spec(budget), kernel_set<T>(isa))) {
+      EXPECT_TRUE(!call.dense() || pass->workspace_bytes() <= budget)
+          << budget << " bytes allowed: " << pass->explain();
+      if (pass->explain() != last) {
+        last = pass->explain();
+        const std::vector<double> got = call.run(*pass);
+        const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+        const auto wrong = std::mismatch(got.begin(), got.end(), expected.begin(), same);
+        ASSERT_TRUE(wrong.first == got.end()) << "element " << wrong.first - got.begin() << " of " << got.size()
+                                              << " is " << *wrong.first << ", not " << *wrong.second << '\n'
+                                              << last;
+      }
+      budget = std::min(budget, pass->workspace_bytes()) / 4 * 3;
+    }
+  }
+}
+
+template <class T>
+void check_integers(const Problem& p) {
+  constexpr DType t = compute_dtype<T>;
+  const Layouts dense{}, other{Layout::channels_last, Layout::permuted, Layout::gaps};
+  Random random(41);
+  for (const Unknown unknown : kUnknowns)
+    for (const auto& [types, layouts] : {std::pair{Types{t, t, t}, dense}, std::pair{Types{t, t, t}, other},
+                                         std::pair{Types{DType::float16, t, DType::bfloat16}, dense}}) {
+      Call call(p, unknown, types, layouts, layouts != dense);
+      call.fill_integers(random);
+      check_all<T>(call);
+      if (testing::Test::HasFailure()) return;
+    }
+}
+
+class Winograd : public testing::TestWithParam<Problem> {
+ protected:
+  void SetUp() override { set_num_threads(kThreads); }
+};
+
+TEST_P(Winograd, KeepsIntegersExactInFloat32) { check_integers<float>(GetParam()); }
+TEST_P(Winograd, KeepsIntegersExactInFloat64) { check_integers<double>(GetParam()); }
+
+// What is not finite shows exactly where a window touches it.
+TEST_P(Winograd, HasTheFootprintOfDirectSums) {
+  Random random(42);
+  for (const Unknown unknown : kUnknowns)
+    for (const double value : {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()})
+      for (const std::size_t operand : {0, 1, 2}) {
+        Call call(GetParam(), unknown, {DType::float32, DType::float32, DType::float32}, {}, false);
+        if (operand == call.result()) continue;
+        call.fill_integers(random);
+        const Index5 size = operand == 0 ? x_size(GetParam()) : operand == 1 ? w_size(GetParam()) : y_size(GetParam());
+        Index5 at;
+        for (std::size_t a = 0; a < 5; ++a) at[a] = random.integer(0, size[a] - 1);
+        call.put(operand, at, value);
+        check_all<float>(call);
+        if (HasFailure()) return;
+      }
+}
+
+TEST_P(Winograd, HasTheSameBitsForAllThreadsAndLayouts) {
+  const KernelSet<float>& kernels = kernel_set<float>(active_isa());
+  for (const Unknown unknown : kUnknowns)
+    for (const std::size_t budget : {kNoLimit, std::size_t{3} << 19}) {
+      std::vector<double> expected;
+      for (const int threads : {1, 2, 3, 7})
+        for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::reversed}) {
+          Random random(43);  // the same numbers in every layout
+          set_num_threads(threads);
+          Call call(GetParam(), unknown, {DType::float32, DType::bfloat16, DType::float32}, {layout, layout, layout},
+                    true);
+          call.fill([&] { return random.real(-1, 1); });
+          const auto pass = make_winograd(call.spec(budget, threads), kernels);
+          if (!pass) continue;
+          const std::vector<double> got = call.run(*pass);
+          if (expected.empty()) expected = got;
+          ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0)
+              << threads << " threads, layout " << static_cast<int>(layout) << '\n'
+              << pass->explain();
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Winograd, testing::ValuesIn(problems()),
+                         [](const auto& test) { return to_string(test.param); });
+
+// Results of a pass over float32 operands, and by the definition.
+// The largest error of results, and their sum of squares.
+std::array<double, 2> errors(const std::vector<double>& got, const std::vector<double>& truth) {
+  std::array<double, 2> e{};
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double d = std::abs(got[i] - truth[i]);
+    e[0] = std::max(e[0], d);
+    e[1] += d * d;
+  }
+  return e;
+}
+
+TEST(WinogradError, IsBelowThatOfStraightSums) {
+  set_num_threads(kThreads);
+  constexpr DType f = DType::float32;
+  const Problem image = problem(2, 1, 96, 80, {1, 15, 14}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
+  const Problem volume = problem(1, 1, 40, 48, {5, 12, 12}, {3, 3, 3}, kOne, kOne, {1, 1, 1});
+  for (const Problem& p : {image, volume})
+    for (const Unknown unknown : kUnknowns)
+      for (const bool rectified : {false, true}) {
+        Call call(p, unknown, {f, f, f}, {}, false);
+        Random random(44);
+        call.fill([&] {
+          double sum = 0;
+          for (int i = 0; i < 6; ++i) sum += random.real(-1, 1);  // about normal
+          return rectified ? std::max(sum, 0.0) : sum;
+        });
+        const auto pass = make_winograd(call.spec(kNoLimit), kernel_set<float>(active_isa()));
+        ASSERT_NE(pass, nullptr);
+        const std::vector<double> truth = call.expected();
+        const auto ours = errors(call.run(*pass), truth), straight = errors(call.straight(), truth);
+        EXPECT_LE(ours[0], straight[0]) << pass->explain();
+        EXPECT_LE(ours[1], straight[1]) << pass->explain();
+      }
+}
+
+// A few values that dwarf the others would lose what small ones contribute: the result is the direct one.
+TEST(WinogradGuard, LeavesSpikesToDirectSums) {
+  set_num_threads(kThreads);
+  constexpr DType f = DType::float32;
+  const Problem p = problem(2, 1, 64, 64, {1, 20, 20}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
+  const KernelSet<float>& kernels = kernel_set<float>(active_isa());
+  for (const Unknown unknown : kUnknowns) {
+    Call call(p, unknown, {f, f, f}, {}, false);
+    Random random(45);
+    call.fill([&] { return random.real(-1, 1); });
+    const auto direct = unknown == Unknown::w ? make_gather_weights(call.spec(kNoLimit), kernels)
+                                              : make_gather(call.spec(kNoLimit), kernels);
+    const auto pass = make_winograd(call.spec(kNoLimit), kernels);
+    ASSERT_NE(pass, nullptr);
+    EXPECT_NE(call.run(*pass), call.run(*direct));
+    call.put(unknown == Unknown::x ? 2 : 0, {1, 40, 0, 7, 8}, 1e4);
+    EXPECT_EQ(call.run(*pass), call.run(*direct));
+  }
+}
+
+TEST(WinogradPlan, RefusesWhatItCannotServe) {
+  const Problem good = problem(1, 1, 64, 64, {1, 20, 20}, {1, 3, 3});
+  std::vector<Problem> bad(5, good);
+  bad[0].stride[2] = 2, bad[1].dilation[1] = 2, bad[2].w[2] = 5, bad[3].ci = 16, bad[4].co = 16;
+  for (const Unknown unknown : kUnknowns) {
+    const auto make = [&](const Problem& p, std::size_t budget) {
+      constexpr DType f = DType::float32;
+      return make_winograd(Call(p, unknown, {f, f, f}, {}, false).spec(budget), kernel_set<float>(active_isa()));
+    };
+    EXPECT_NE(make(good, kNoLimit), nullptr);
+    EXPECT_EQ(make(good, 32 << 10), nullptr);
+    for (const Problem& p : bad) EXPECT_EQ(make(p, kNoLimit), nullptr) << to_string(p);
+  }
+}
+
+}  // namespace
+}  // namespace test
+}  // namespace convbwd

@@ -1,0 +1,49 @@
+"""The scratch memory that plans state, over the shapes of the benchmark."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convbwd
+from convbwd import _core
+
+SHAPES = json.loads((Path(__file__).parents[1] / "bench" / "shapes.json").read_text())
+
+
+def plan(shape: dict[str, Any], mask: tuple[bool, bool, bool]) -> dict[str, Any]:
+    """Plan a shape; the arrays are views of a single number."""
+    a, b = shape["in_channels"], shape["out_channels"]
+    weight = (a, b // shape["groups"]) if shape["transposed"] else (b, a // shape["groups"])
+    arrays = [
+        np.broadcast_to(np.float32(0), size)
+        for size in (
+            (shape["n"], b, *shape["output"]),
+            (shape["n"], a, *shape["input"]),
+            (*weight, *shape["kernel"]),
+        )
+    ]
+    names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+    return _core.plan(*arrays, **{name: shape[name] for name in names}, output_mask=mask)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_quarter_of_im2col_is_enough(threads: int) -> None:
+    before = convbwd.get_num_threads()
+    convbwd.set_num_threads(threads)
+    try:
+        for shape in SHAPES:
+            channels, pixels = (
+                (shape["out_channels"], shape["input"])
+                if shape["transposed"]
+                else (shape["in_channels"], shape["output"])
+            )
+            im2col = shape["n"] * channels * math.prod(shape["kernel"]) * math.prod(pixels) * 4
+            for mask in ((True, False, False), (False, True, False), (False, False, True), (True, True, True)):
+                stated = plan(shape, mask)
+                assert stated["workspace_bytes"] <= im2col / 4, (shape["name"], mask, stated)
+    finally:
+        convbwd.set_num_threads(before)
