@@ -16,13 +16,10 @@ constexpr Index kTaskProducts = 1 << 16; // products worth a task of its own
 constexpr Index kMinTasks = 8;
 
 template <class T>
-class Dots final : public Pass {
+class Dots final : public SlottedPass {
  public:
   Dots(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
-  std::size_t workspace_bytes() const override {
-    return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
-  }
   std::string explain() const override;
   void run(const Operands& operands, std::byte* workspace) const override;
 
@@ -53,7 +50,6 @@ class Dots final : public Pass {
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sums() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
 
-  PassSpec spec_;
   const KernelSet<T>& kernels_;
   std::array<AxisMap, 3> maps_;
   Planes x_, y_;
@@ -61,12 +57,12 @@ class Dots final : public Pass {
   std::vector<Call> calls_;
   Index lead_ = 0;  // zeros before the first and behind the last pixel of y, for shifted rows
   Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, slabs_ = 1, batch_ = 1;
-  Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
+  Index slot_bytes_ = 0;
 };
 
 template <class T>
 Dots<T>::Dots(const PassSpec& spec, const KernelSet<T>& kernels)
-    : spec_(spec), kernels_(kernels), box_q_(spec.problem.y), channels_(spec.problem.ci) {
+    : SlottedPass(spec), kernels_(kernels), box_q_(spec.problem.y), channels_(spec.problem.ci) {
   for (int a = 0; a < 3; ++a) maps_[static_cast<std::size_t>(a)] = map_forward(axis_sizes(spec_.problem, a));
 }
 
@@ -171,11 +167,7 @@ bool Dots<T>::plan() {
   measure();
   const Index products = std::max<Index>(1, p.y_plane() * p.n * p.taps() * channels_ * p.co / slabs_);
   batch_ = slabs_ > 1 ? 1 : std::clamp<Index>(kTaskProducts / products, 1, std::max<Index>(1, results / kMinTasks));
-  tasks_ = ceil_div(results, batch_) * slabs_;
-  shared_bytes_ = slabs_ > 1 ? results * slabs_ * sum_bytes : 0;
-  const Index room = std::max<Index>(1, (budget - shared_bytes_) / slot_bytes_);
-  slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, room}));
-  return slot_bytes_ + shared_bytes_ <= budget;
+  return share(ceil_div(results, batch_) * slabs_, slabs_ > 1 ? results * slabs_ * sum_bytes : 0, slot_bytes_);
 }
 
 template <class T>
@@ -281,9 +273,9 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
   const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
   const Index pitch = round_up(sums() * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
   T* shared = reinterpret_cast<T*>(workspace);
-  parallel_for(tasks_, static_cast<int>(slots_), [&](Index i, int number) {
+  parallel_for(tasks_, slots(), [&](Index i, int number) {
     const Index slab = i % slabs_;
-    Carver carver(workspace + shared_bytes_ + number * slot_bytes_);
+    Carver carver(slot(workspace, number));
     Slot s = carve(carver);
     std::fill(s.y, s.y + lead_, T{});
     T* behind_y = s.y + lead_ + p.co * y_.channel() + y_.slack();

@@ -19,7 +19,7 @@ constexpr int kMaxTileRows = 512;
 
 template <class T>
 Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
-    : spec_(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
+    : SlottedPass(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
   const Problem& p = spec_.problem;
   cs_ = to_x_ ? p.co : p.ci;
   cd_ = to_x_ ? p.ci : p.co;
@@ -296,14 +296,10 @@ bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weigh
   }
   Carver slot;
   carve(slot);
-  slot_bytes_ = static_cast<Index>(slot.used());
   group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
-  shared_bytes_ = prepack_ ? round_up(spec_.problem.groups * group_panels_ * cs_ * static_cast<Index>(sizeof(T)), 64) : 0;
-  tasks_ = boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3] * blocks_ * spec_.problem.groups;
-  const Index budget = static_cast<Index>(spec_.budget);
-  const Index room = slot_bytes_ ? (budget - shared_bytes_) / slot_bytes_ : tasks_;
-  slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, room}));
-  return room >= 1;
+  const Index panels = prepack_ ? spec_.problem.groups * group_panels_ * cs_ * static_cast<Index>(sizeof(T)) : 0;
+  return share(boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3] * blocks_ * spec_.problem.groups, round_up(panels, 64),
+               static_cast<Index>(slot.used()));
 }
 
 template <class T>
@@ -358,12 +354,10 @@ bool Gather<T>::search() {
 template <class T>
 void Gather<T>::run(const Operands& o, std::byte* workspace) const {
   T* packed = reinterpret_cast<T*>(workspace);
-  std::byte* scratch = workspace + shared_bytes_;
-  const int slots = static_cast<int>(slots_);
   if (prepack_) {
     const Index chunks = ceil_div(cs_, chunk_);
-    parallel_for(spec_.problem.groups * blocks_ * chunks, slots, [&](Index i, int slot) {
-      Carver carver(scratch + slot * slot_bytes_);
+    parallel_for(spec_.problem.groups * blocks_ * chunks, slots(), [&](Index i, int number) {
+      Carver carver(slot(workspace, number));
       const Slot s = carve(carver);
       const Index k0 = i % chunks * chunk_, block = i / chunks % blocks_, g = i / chunks / blocks_;
       const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
@@ -371,7 +365,7 @@ void Gather<T>::run(const Operands& o, std::byte* workspace) const {
            packed + (g * group_panels_ + block * panel_columns(channels_)) * cs_ + k0 * panel_columns(channels));
     });
   }
-  parallel_for(tasks_, slots, [&](Index i, int slot) { task(o, i, packed, scratch + slot * slot_bytes_); });
+  parallel_for(tasks_, slots(), [&](Index i, int number) { task(o, i, packed, slot(workspace, number)); });
 }
 
 template <class T>

@@ -15,14 +15,11 @@
 namespace convbwd {
 
 template <class T>
-class Gather final : public Pass {
+class Gather final : public SlottedPass {
  public:
   Gather(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
 
-  std::size_t workspace_bytes() const override {
-    return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
-  }
   std::string explain() const override;
   void run(const Operands& operands, std::byte* workspace) const override;
 
@@ -102,7 +99,6 @@ class Gather final : public Pass {
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
   const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
 
-  PassSpec spec_;
   const KernelSet<T>& kernels_;
   bool to_x_;
   std::array<AxisMap, 3> maps_;
@@ -123,7 +119,6 @@ class Gather final : public Pass {
   Index box_n_ = 1;
   Index3 box_q_{1, 1, 1};
   std::array<Index, 4> boxes_{1, 1, 1, 1};
-  Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
 };
 
 template <class T>

@@ -20,13 +20,10 @@ constexpr int kMaxTileRows = 512;
 constexpr int kStoreRows = 64;
 
 template <class T>
-class GatherWeights final : public Pass {
+class GatherWeights final : public SlottedPass {
  public:
   GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
-  std::size_t workspace_bytes() const override {
-    return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
-  }
   std::string explain() const override;
   void run(const Operands& operands, std::byte* workspace) const override;
 
@@ -57,7 +54,6 @@ class GatherWeights final : public Pass {
   const GatherKernel<T>& kernel(Index columns) const { return kernels_.gather[ceil_div(columns, kernels_.lanes) - 1]; }
   Index width() const { return vectors_ * kernels_.lanes; }
 
-  PassSpec spec_;
   const KernelSet<T>& kernels_;
   // A pointwise problem is symmetric: the image with fewer channels is the one to pack.
   bool swap_ = false;
@@ -71,11 +67,11 @@ class GatherWeights final : public Pass {
   int vectors_ = 1;
   Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;
   Index taps_ = 1, tap_blocks_ = 1;  // all taps, unless those of a single channel are too many for a task
-  Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0, tile_elements_ = 0;
+  Index tile_elements_ = 0;
 };
 
 template <class T>
-GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels) : spec_(spec), kernels_(kernels) {
+GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels) : SlottedPass(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
   const bool pointwise = p.taps() == 1 && p.x == p.y && p.pad_before == Index3{0, 0, 0} && p.stride == Index3{1, 1, 1};
   swap_ = pointwise && 2 * p.co > 3 * p.ci && p.ci > kernels_.lanes;
@@ -137,12 +133,9 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
   }
   Carver slot;
   carve(slot);
-  slot_bytes_ = static_cast<Index>(slot.used());
-  tasks_ = p.groups * row_blocks_ * tap_blocks_ * column_blocks_ * slabs_;
-  shared_bytes_ = slabs_ > 1 ? tasks_ * round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) : 0;
-  const Index room = (static_cast<Index>(spec_.budget) - shared_bytes_) / slot_bytes_;
-  slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, room}));
-  return room >= 1;
+  const Index tasks = p.groups * row_blocks_ * tap_blocks_ * column_blocks_ * slabs_;
+  const Index tiles = slabs_ > 1 ? tasks * round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) : 0;
+  return share(tasks, tiles, static_cast<Index>(slot.used()));
 }
 
 template <class T>
@@ -359,20 +352,19 @@ void GatherWeights<T>::store(const Operands& o, const Block& b, const T* tiles, 
 
 template <class T>
 void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
-  const int slots = static_cast<int>(slots_);
   const Index results = tasks_ / slabs_;
   const Index pitch = round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
   T* shared = reinterpret_cast<T*>(workspace);
-  parallel_for(tasks_, slots, [&](Index i, int slot) {
+  parallel_for(tasks_, slots(), [&](Index i, int number) {
     const Block b = block_of(i / slabs_);
-    Carver carver(workspace + shared_bytes_ + slot * slot_bytes_);
+    Carver carver(slot(workspace, number));
     const Slot s = carve(carver);
     sum(o, b, i % slabs_, s, slabs_ > 1 ? shared + i * pitch : s.tiles);
     if (slabs_ == 1) store(o, b, s.tiles, s.lines);
   });
   if (slabs_ == 1) return;
-  parallel_for(results, slots, [&](Index i, int slot) {
-    Carver carver(workspace + shared_bytes_ + slot * slot_bytes_);
+  parallel_for(results, slots(), [&](Index i, int number) {
+    Carver carver(slot(workspace, number));
     const Slot s = carve(carver);
     T* tiles = shared + i * slabs_ * pitch;
     for (Index slab = 1; slab < slabs_; ++slab)

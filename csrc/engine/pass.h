@@ -49,6 +49,32 @@ class Pass {
   virtual void run(const Operands& operands, std::byte* workspace) const = 0;
 };
 
+/// A pass whose tasks run in slots: memory shared by all tasks, then scratch for each task that runs at the same time.
+class SlottedPass : public Pass {
+ public:
+  std::size_t workspace_bytes() const override { return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_); }
+
+ protected:
+  explicit SlottedPass(const PassSpec& spec) : spec_(spec) {}
+
+  /// As many slots as threads, tasks and the budget allow; false where the budget does not even hold one.
+  bool share(Index tasks, Index shared_bytes, Index slot_bytes) {
+    tasks_ = tasks, shared_bytes_ = shared_bytes, slot_bytes_ = slot_bytes;
+    const Index left = static_cast<Index>(spec_.budget) - shared_bytes;
+    const Index room = slot_bytes > 0 ? left / slot_bytes : tasks;
+    slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks, room}));
+    return left >= slot_bytes;
+  }
+  int slots() const { return static_cast<int>(slots_); }
+  std::byte* slot(std::byte* workspace, int number) const { return workspace + shared_bytes_ + number * slot_bytes_; }
+
+  const PassSpec spec_;
+  Index tasks_ = 1;
+
+ private:
+  Index slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
+};
+
 /// Each returns null where it cannot serve the problem within the budget.
 template <class T>
 std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kernels);           // unknown x, y

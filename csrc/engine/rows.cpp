@@ -14,11 +14,10 @@ constexpr Index kBoxBytes = 128 << 10;   // source and results of a box: at home
 constexpr Index kTaskProducts = 1 << 16; // products worth a task of its own
 
 template <class T>
-class Rows final : public Pass {
+class Rows final : public SlottedPass {
  public:
   Rows(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
-  std::size_t workspace_bytes() const override { return static_cast<std::size_t>(slots_ * slot_bytes_); }
   std::string explain() const override;
   void run(const Operands& operands, std::byte* workspace) const override;
 
@@ -50,7 +49,6 @@ class Rows final : public Pass {
   void store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const;
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
 
-  PassSpec spec_;
   const KernelSet<T>& kernels_;
   bool to_x_;
   std::array<AxisMap, 3> maps_;
@@ -59,12 +57,12 @@ class Rows final : public Pass {
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
   Planes planes_;
   Index pitch_ = 0;  // of a row of results
-  Index chunk_ = 1, boxes_ = 1, batch_ = 1, tasks_ = 1, slots_ = 1, slot_bytes_ = 0;
+  Index chunk_ = 1, boxes_ = 1, batch_ = 1, slot_bytes_ = 0;
 };
 
 template <class T>
 Rows<T>::Rows(const PassSpec& spec, const KernelSet<T>& kernels)
-    : spec_(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
+    : SlottedPass(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
   const Problem& p = spec_.problem;
   cs_ = to_x_ ? p.co : p.ci;
   cd_ = to_x_ ? p.ci : p.co;
@@ -139,9 +137,7 @@ bool Rows<T>::plan() {
   const Index images = p.n * p.groups;
   const Index products = std::max<Index>(1, p.y_plane() * p.taps() * cs_ * cd_ / boxes_);
   batch_ = std::clamp<Index>(kTaskProducts / products, 1, std::max<Index>(1, images * boxes_ / 16));
-  tasks_ = ceil_div(images, batch_) * boxes_;
-  slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks_, budget / std::max<Index>(1, slot_bytes_)}));
-  return true;
+  return share(ceil_div(images, batch_) * boxes_, 0, slot_bytes_);
 }
 
 template <class T>
@@ -291,10 +287,10 @@ template <class T>
 void Rows<T>::run(const Operands& o, std::byte* workspace) const {
   const View& image = to_x_ ? o.y : o.x;
   const Index images = spec_.problem.n * spec_.problem.groups;
-  parallel_for(tasks_, static_cast<int>(slots_), [&](Index i, int number) {
+  parallel_for(tasks_, slots(), [&](Index i, int number) {
     const Box b = box(i % boxes_);
     const Index begin = i / boxes_ * batch_, end = std::min(begin + batch_, images);
-    Carver carver(workspace + number * slot_bytes_);
+    Carver carver(SlottedPass::slot(workspace, number));
     const Slot slot = carve(carver);
     planes_.locate(image, b.q0, planes_.size(), slot.parts);
     Index packed = -1;
