@@ -104,6 +104,7 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
       width *= static_cast<Index>(members);
     }
   const bool few = algorithm != Algorithm::blas && width <= kFewChannels;
+  if (algorithm == Algorithm::automatic && !blas && winograd_pays(spec, native)) return make_winograd(spec, native);
   for (const std::size_t budget : {spec.budget, kNoLimit}) {
     spec.budget = budget;
     for (const bool vectors_along_pixels : {few, !few}) {

@@ -16,8 +16,8 @@ namespace {
 
 constexpr Index kFrequencies = 16;
 constexpr Index kMostTiles = 128, kLeastTiles = 16;  // of a box
-constexpr Index kChunk = 64;       // products of a call's sum: half the error of a straight sum, or less
-constexpr Index kWeightBlock = 8;  // source channels whose weights are brought in at a time
+constexpr Index kChunk = 64;                         // products of a call's sum: 0.3 to 0.8 of a straight sum's error
+constexpr Index kWeightBlock = 8;                    // source channels whose weights are brought in at a time
 // Transformed tiles and results of a box. Beside shared weights they stay in L2; more of them pay for weights that are
 // transformed for a box alone.
 constexpr Index kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
@@ -157,8 +157,9 @@ class Tiled : public Pass {
     return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
   }
   // Time of the products, relative to a direct pass: tiles beyond the outputs, and calls so short that writing results
-  // shows. Here and below: cycles of a tile and vector, measured on Sapphire Rapids with AVX-512 float32 (direct: 18 a
-  // channel on the other side); within 15 % for 64 to 512 channels and 7x7 to 224x224 pixels.
+  // shows. Here and below: cycles of a tile and vector (direct: 18 a channel on the other side), estimated from counts
+  // and adjusted by hand to one core of a Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for 7x7 images of
+  // 512 channels and for 32 channels on wide images.
   double products(const Index3& out, Index call) const {
     const double covered = static_cast<double>(4 * size_[2] * size_[3]) / static_cast<double>(out[1] * out[2]);
     return covered / 2.25 * (1 + 7.0 / static_cast<double>(call));
