@@ -1,0 +1,208 @@
+// 3x3 windows with 2.25 times fewer multiplications: Winograd F(2x2, 3x3) on h and w, the taps of d summed directly.
+//
+// Images are cut into boxes of tiles (2x2 outputs each). The tiles of a box are transformed to sixteen frequencies,
+// each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk at a time,
+// so that they are no less accurate than straight ones. What transforms must not mix (values that are not finite, or a
+// few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
+//
+// winograd.cpp computes images (unknown x and y), winograd_weights.cpp weights (unknown w).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <numeric>
+#include <sstream>
+
+#include "engine/pass.h"
+#include "format/copy.h"
+
+namespace convbwd::winograd {
+
+constexpr Index kFrequencies = 16;
+constexpr Index kMostTiles = 128, kLeastTiles = 16;  // of a box
+constexpr Index kChunk = 64;                         // products of a call's sum: 0.3 to 0.8 of a straight sum's error
+constexpr Index kWeightBlock = 8;                    // source channels whose weights are brought in at a time
+// Transformed tiles and results of a box. Beside shared weights they stay in L2; more of them pay for weights that are
+// transformed for a box alone.
+constexpr Index kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
+constexpr Index kMinTasks = 8;
+constexpr Index kStoreRows = 64;
+constexpr Index kMostDepth = 16;
+constexpr Index kLeastChannels = 32;  // transforms of fewer cost more than they save
+constexpr double kWorthwhile = 0.85;  // of a direct pass's time, as far as the cost rule can tell
+constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
+
+// Tiles [h0, h0 + h) x [w0, w0 + w) of outputs [d0, d0 + d) of images [n0, n0 + n).
+struct Box {
+  Index n0, n, d0, d, h0, h, w0, w;
+  Index tiles() const { return n * d * h * w; }
+};
+
+// The part of an image that a box touches.
+struct Window {
+  Index5 at{}, size{};
+  Index pixels() const { return size[0] * size[2] * size[3] * size[4]; }
+};
+
+inline Index even_part(Index size, Index most) { return ceil_div(size, ceil_div(size, std::clamp<Index>(most, 1, size))); }
+
+template <class T>
+class Tiled : public Pass {
+ public:
+  Tiled(const PassSpec& spec, const KernelSet<T>& kernels)
+      : spec_(spec), kernels_(kernels), depth_(spec.problem.w[0]), lanes_(kernels.lanes) {}
+  std::size_t workspace_bytes() const override {
+    return std::max(static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_), direct_->workspace_bytes());
+  }
+
+ protected:
+  // Cuts the outputs of n images into boxes of about so many tiles, source planes shared by neighbours along d.
+  void cut(Index n, const Index3& out, Index tiles) {
+    const Index size[4] = {n, out[0], ceil_div(out[1], 2), ceil_div(out[2], 2)};
+    Index* const step[4] = {&step_.n, &step_.d, &step_.h, &step_.w};
+    *step[1] = depth_ > 1 ? even_part(size[1], 4) : 1;
+    Index room = tiles / *step[1];
+    room /= *step[3] = even_part(size[3], room);
+    room /= *step[2] = even_part(size[2], room);
+    if (step_.h == size[2] && step_.w == size[3]) {
+      *step[1] = even_part(size[1], room * *step[1]);
+      room = tiles / (*step[1] * step_.h * step_.w);
+    }
+    *step[0] = step_.d == size[1] && step_.h == size[2] && step_.w == size[3] ? even_part(size[0], room) : 1;
+    for (int a = 0; a < 4; ++a) size_[a] = size[a], count_[a] = ceil_div(size[a], *step[a]);
+    boxes_ = count_[0] * count_[1] * count_[2] * count_[3];
+    source_tiles_ = step_.n * (step_.d + depth_ - 1) * step_.h * step_.w;
+  }
+  Box box(Index i) const {
+    Index at[4];
+    const Index step[4] = {step_.n, step_.d, step_.h, step_.w};
+    for (int a = 3; a >= 0; --a) at[a] = i % count_[a] * step[a], i /= count_[a];
+    const auto part = [&](int a) { return std::min(step[a], size_[a] - at[a]); };
+    return {at[0], part(0), at[1], part(1), at[2], part(2), at[3], part(3)};
+  }
+  // Pixels 2*tile + first .. + height of an image, `planes` more than the box has along d.
+  static Window window(const View& v, const Box& b, const Index3& first, Index planes, Index height) {
+    Window s;
+    const Index lo[5] = {b.n0, 0, b.d0 + first[0], 2 * b.h0 + first[1], 2 * b.w0 + first[2]};
+    const Index extent[5] = {b.n, 0, b.d + planes, 2 * b.h + height - 2, 2 * b.w + height - 2};
+    for (std::size_t a = 0; a < 5; ++a) {
+      s.at[a] = std::clamp<Index>(lo[a], 0, v.size[a]);
+      s.size[a] = std::clamp<Index>(lo[a] + extent[a], s.at[a], v.size[a]) - s.at[a];
+    }
+    return s;
+  }
+  // Elements for one vector of channels of the largest window, and a row of zeros.
+  Index window_elements(Index planes, Index height) const {
+    const Index row = 2 * step_.w + height - 2;
+    return (step_.n * (step_.d + planes) * (2 * step_.h + height - 2) + 1) * row * lanes_;
+  }
+
+  // Brings in channels [c, c + live) of a box and calls f(rows, first column, width, tile) for every row of its tiles.
+  // Returns whether transforms may mix the values.
+  template <class F>
+  bool each_row(const View& image, Index c, Index live, const Box& b, const Index3& first, Index planes, Index height,
+                T* pixels, F&& f) const {
+    const Window s = window(image, b, first, planes, height);
+    const Index row = s.size[4] * lanes_, plane = s.size[3] * row, volume = s.size[2] * plane;
+    T* const zeros = pixels + s.size[0] * volume;
+    std::fill(live < lanes_ ? pixels : zeros, zeros + row, T{});
+    Window from = s;
+    from.at[1] = c, from.size[1] = live;
+    copy_in(kernels_, pixels, {volume, 1, plane, row, lanes_}, image.at(from.at, from.size));
+    Index tile = 0;
+    for (Index n = 0; n < b.n; ++n)
+      for (Index d = b.d0 + first[0] - s.at[2]; d < b.d0 + first[0] - s.at[2] + b.d + planes; ++d)
+        for (Index h = 0; h < b.h; ++h, tile += b.w) {
+          const T* rows[4];
+          for (Index i = 0; i < height; ++i) {
+            const Index y = 2 * (b.h0 + h) + first[1] + i - s.at[3];
+            const bool inside = d >= 0 && d < s.size[2] && y >= 0 && y < s.size[3];
+            rows[i] = inside ? pixels + n * volume + d * plane + y * row : zeros;
+          }
+          f(rows, 2 * b.w0 + first[2] - s.at[4], s.size[4], tile);
+        }
+    return static_cast<double>(kernels_.peak(pixels, zeros - pixels)) <= kPeak;
+  }
+
+  // Stores src[r*lds + c] at element r*rs + c*cs of dst. `lines` is scratch for kStoreRows*lanes elements.
+  void put(void* dst, DType dtype, Index rs, Index cs, const T* src, Index lds, Index rows, Index cols,
+           T* lines) const {
+    if (rows == 1 || cs == 1) {
+      for (Index r = 0; r < rows; ++r) store_row(kernels_, advance(dst, dtype, r * rs), dtype, cs, src + r * lds, cols);
+      return;
+    }
+    const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
+    const bool dense = rs == 1 && dtype == compute_dtype<T>;
+    std::ptrdiff_t row[kStoreRows];
+    std::iota(row, row + kStoreRows, 0);
+    // A few channels at a time, which are as many pages of memory; whole cache lines where channels lie evenly.
+    const Index lead = dense ? static_cast<Index>(reinterpret_cast<std::uintptr_t>(dst) / sizeof(T)) % lanes_ : 0;
+    for (Index c = 0; c < cols; c += lanes_)
+      for (Index r = 0, count; r < rows; r += count) {
+        count = std::min(r ? kStoreRows : kStoreRows - lead, rows - r);
+        const int live = static_cast<int>(count);
+        const Index width = std::min(lanes_, cols - c);
+        T* table[1] = {dense ? static_cast<T*>(dst) + r + c * cs : lines};
+        transpose(table, 1, dense ? cs : kStoreRows, src + r * lds + c, row, lds, live, live, width);
+        for (Index i = 0; i < width && !dense; ++i)
+          store_row(kernels_, advance(dst, dtype, r * rs + (c + i) * cs), dtype, rs, lines + i * kStoreRows, count);
+      }
+  }
+
+  const GatherKernel<T>& kernel(Index columns) const { return kernels_.gather[ceil_div(columns, lanes_) - 1]; }
+  // Odd numbers of cache lines, so that frequencies do not fall on the same cache sets.
+  static Index pitch(Index elements) {
+    constexpr Index line = 64 / static_cast<Index>(sizeof(T));
+    return (ceil_div(elements, line) | 1) * line;
+  }
+  // The widest panel that wastes least.
+  Index panel_width(Index columns) const {
+    const Index widest = kernels_.gather_count * lanes_;
+    return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
+  }
+  // Time of the products, relative to a direct pass: tiles beyond the outputs, and calls so short that writing results
+  // shows. Here and below: cycles of a tile and vector (direct: 18 a channel on the other side), estimated from counts
+  // and adjusted by hand to one core of a Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for 7x7 images of
+  // 512 channels and for 32 channels on wide images.
+  double products(const Index3& out, Index call) const {
+    const double covered = static_cast<double>(4 * size_[2] * size_[3]) / static_cast<double>(out[1] * out[2]);
+    return covered / 2.25 * (1 + 7.0 / static_cast<double>(call));
+  }
+  static double share(double cycles, Index of) { return cycles / 18 / static_cast<double>(of); }
+
+  bool fits(Index tasks, Index least) {
+    tasks_ = tasks;
+    const Index room = (static_cast<Index>(spec_.budget) - shared_bytes_) / slot_bytes_;
+    slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks, room}));
+    return room >= std::min(least, tasks);
+  }
+
+  PassSpec spec_;
+  const KernelSet<T>& kernels_;
+  std::unique_ptr<Pass> direct_;
+  const Index depth_, lanes_;
+  Box step_{};
+  Index size_[4]{}, count_[4]{}, boxes_ = 1, source_tiles_ = 1;
+  Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
+};
+
+/// A plan and its time relative to a direct pass; no plan where none fits.
+struct Offer {
+  std::unique_ptr<Pass> pass;
+  double cost = 0;
+};
+template <class T>
+Offer offer_image(const PassSpec& spec, const KernelSet<T>& kernels);
+template <class T>
+Offer offer_weights(const PassSpec& spec, const KernelSet<T>& kernels);
+
+/// What `P` offers.
+template <class P, class T>
+Offer offer(const PassSpec& spec, const KernelSet<T>& kernels) {
+  auto pass = std::make_unique<P>(spec, kernels);
+  if (!pass->plan()) return {};
+  const double cost = pass->cost();
+  return {std::move(pass), cost};
+}
+
+}  // namespace convbwd::winograd

@@ -1,0 +1,220 @@
+// Unknown w: see winograd.h.
+#include "engine/winograd.h"
+
+namespace convbwd::winograd {
+namespace {
+
+template <class T>
+class WinogradWeights final : public Tiled<T> {
+  using Base = Tiled<T>;
+  using Base::spec_, Base::kernels_, Base::direct_, Base::depth_, Base::lanes_, Base::step_, Base::boxes_,
+      Base::source_tiles_, Base::tasks_, Base::slots_, Base::shared_bytes_, Base::slot_bytes_, Base::pitch;
+
+ public:
+  WinogradWeights(const PassSpec& spec, const KernelSet<T>& kernels) : Base(spec, kernels) {
+    const Problem& p = spec_.problem;
+    for (std::size_t a = 0; a < 3; ++a) first_[a] = -p.pad_before[a];
+    width_ = this->panel_width(p.co);
+  }
+
+  bool plan() {
+    const Problem& p = spec_.problem;
+    direct_ = make_gather_weights(spec_, kernels_);
+    if (!direct_) return false;
+    // Boxes and slabs fix the order of sums: they depend on the shape alone. The larger a task's block of results, the
+    // fewer tasks transform the same tiles.
+    for (const Index least : {2, 1})
+      for (Index tiles = kChunk; tiles >= kLeastTiles; tiles = tiles * 3 / 4) {
+        this->cut(p.n, p.y, tiles);
+        for (const Index block : {2 * kBlock, kBlock})
+          if (configure(block, least) && (block == kBlock || tasks_ >= kMinTasks / 2)) return true;
+      }
+    return false;
+  }
+
+  double cost() const {
+    return this->products(spec_.problem.y, step_.tiles()) + this->share(75, panels_ * width_ * depth_) +
+           this->share(60, rows_ * depth_) + this->share(100, boxes_ * step_.tiles());
+  }
+
+  std::string explain() const override {
+    std::ostringstream s;
+    s << "winograd w F(2x2, 3x3) (" << kernels_.name << "): boxes of " << step_.n << 'x' << step_.d << 'x' << step_.h
+      << 'x' << step_.w << " tiles, " << rows_ << " of " << spec_.problem.ci << " input channels by "
+      << panels_ * width_ << " of " << spec_.problem.co << " output channels a task, " << boxes_ << " boxes in "
+      << slabs_ << " slabs; " << tasks_ << " tasks, " << this->workspace_bytes() << " bytes";
+    return s.str();
+  }
+
+  void run(const Operands& o, std::byte* workspace) const override {
+    const int slots = static_cast<int>(slots_);
+    const Index block = slab_elements();
+    T* const shared = reinterpret_cast<T*>(workspace);
+    std::atomic<bool> fit{true};
+    const auto slot_of = [&](int slot) {
+      Carver carver(workspace + shared_bytes_ + slot * slot_bytes_);
+      return carve(carver);
+    };
+    const auto check = [&](bool good) {
+      if (!good) fit.store(false, std::memory_order_relaxed);
+    };
+    parallel_for(tasks_, slots, [&](Index i, int slot) {
+      const Slot s = slot_of(slot);
+      T* const c = slabs_ > 1 ? shared + i * block : s.c;
+      const Index slab = i % slabs_, first = slab * boxes_ / slabs_, last = (slab + 1) * boxes_ / slabs_;
+      const Block b = block_of(i / slabs_);
+      for (Index j = first; j < last && fit.load(std::memory_order_relaxed); ++j)
+        check(add(o, b, this->box(j), s, c, j > first));
+      if (slabs_ == 1 && fit.load(std::memory_order_relaxed)) check(store(o, b, c, s));
+    });
+    if (slabs_ > 1 && fit)
+      parallel_for(tasks_ / slabs_, slots, [&](Index i, int slot) {
+        T* const c = shared + i * slabs_ * block;
+        for (Index slab = 1; slab < slabs_; ++slab)
+          for (Index e = 0; e < block; ++e) c[e] += c[slab * block + e];
+        check(store(o, block_of(i), c, slot_of(slot)));
+      });
+    if (!fit) direct_->run(o, workspace);
+  }
+
+ private:
+  struct Slot {
+    T *c, *v, *b, *pixels, *lines;
+  };
+  // Results of a task: input channels from m0 on, output channels from n0 on.
+  struct Block {
+    Index g, m0, m, n0, n;
+  };
+
+  bool configure(Index block, Index least) {
+    const Problem& p = spec_.problem;
+    rows_ = round_up(ceil_div(p.ci, ceil_div(p.ci, block)), lanes_);
+    const Index all = ceil_div(p.co, width_);
+    panels_ = ceil_div(all, ceil_div(all, std::max<Index>(1, block / width_)));
+    vstep_ = pitch(source_tiles_ * rows_);
+    bstep_ = pitch(step_.tiles() * width_);
+    cstep_ = pitch(rows_ * width_);
+    const Index results = p.groups * ceil_div(p.ci, rows_) * ceil_div(p.co, panels_ * width_);
+    slabs_ = 1;
+    if (results < kMinTasks) {
+      const Index room =
+          static_cast<Index>(spec_.budget) / 2 / static_cast<Index>(sizeof(T)) / (results * slab_elements());
+      slabs_ = std::clamp<Index>(std::min(ceil_div(kMinTasks, results), room), 1, boxes_);
+    }
+    shared_bytes_ = slabs_ > 1 ? results * slabs_ * slab_elements() * static_cast<Index>(sizeof(T)) : 0;
+    Carver slot;
+    carve(slot);
+    slot_bytes_ = static_cast<Index>(slot.used());
+    return this->fits(results * slabs_, least);
+  }
+  Index slab_elements() const { return panels_ * depth_ * kFrequencies * cstep_; }
+  Slot carve(Carver& carver) const {
+    Slot s{};
+    if (slabs_ == 1) s.c = carver.take<T>(slab_elements());
+    s.v = carver.take<T>(kFrequencies * vstep_);
+    s.b = carver.take<T>(panels_ * kFrequencies * bstep_);
+    s.pixels = carver.take<T>(std::max(this->window_elements(depth_ - 1, 4), kStoreChannels * 9 * depth_ * width_));
+    s.lines = carver.take<T>(kStoreRows * lanes_);
+    return s;
+  }
+  Block block_of(Index i) const {
+    const Problem& p = spec_.problem;
+    const Index rows = ceil_div(p.ci, rows_), columns = ceil_div(p.co, panels_ * width_);
+    Block b{i / rows / columns, i % rows * rows_, 0, i / rows % columns * panels_ * width_, 0};
+    b.m = std::min(rows_, p.ci - b.m0);
+    b.n = std::min(panels_ * width_, p.co - b.n0);
+    return b;
+  }
+
+  // Adds the sums over the tiles of a box to c[panel][d][frequency][input channel][column].
+  bool add(const Operands& o, const Block& r, const Box& b, const Slot& s, T* c, bool accumulate) const {
+    const Problem& p = spec_.problem;
+    const Index tiles = b.tiles(), plane = b.h * b.w, volume = b.d * plane;
+    bool good = true;
+    for (Index m = 0; m < r.m; m += lanes_)
+      good &= this->each_row(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, first_, depth_ - 1, 4, s.pixels,
+                             [&](const T* const* rows, Index first, Index width, Index tile) {
+                               kernels_.winograd.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows,
+                                                       first, width, b.w);
+                             });
+    for (Index n = 0; n < r.n; n += lanes_) {
+      const Index columns = panel_columns(r, n / width_);
+      good &= this->each_row(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, {0, 0, 0}, 0, 2, s.pixels,
+                             [&](const T* const* rows, Index, Index width, Index tile) {
+                               kernels_.winograd.gradient(
+                                   s.b + n / width_ * kFrequencies * bstep_ + tile * columns + n % width_, bstep_,
+                                   columns, rows, width, b.w);
+                             });
+    }
+    std::ptrdiff_t row[kMostRows], crow[kMostRows];
+    Segment segments[kMostTiles];
+    for (Index panel = 0; panel * width_ < r.n; ++panel) {
+      const Index columns = panel_columns(r, panel);
+      const GatherKernel<T>& kernel = this->kernel(columns);
+      for (Index m = 0; m < r.m; ++m) {
+        row[m] = m / lanes_ * source_tiles_ * lanes_ + m % lanes_;
+        crow[m] = m * columns;
+      }
+      for (Index d = 0; d < depth_; ++d) {
+        const Index count = depth_ > 1 ? b.n : 1, len = depth_ > 1 ? volume : tiles;
+        for (Index i = 0; i < count; ++i)
+          segments[i] = {(i * (volume + (depth_ - 1) * plane) + d * plane) * lanes_, i * volume * columns, len};
+        for (Index f = 0; f < kFrequencies; ++f) {
+          T* const to = c + ((panel * depth_ + d) * kFrequencies + f) * cstep_;
+          for (Index m = 0; m < r.m; m += kernel.mr)
+            kernel.run(static_cast<int>(std::min<Index>(kernel.mr, r.m - m)), s.v + f * vstep_, row + m, lanes_,
+                       segments, count, s.b + (panel * kFrequencies + f) * bstep_, columns, to, crow + m, accumulate);
+        }
+      }
+    }
+    return good;
+  }
+
+  bool store(const Operands& o, const Block& r, const T* c, const Slot& s) const {
+    const Index taps = 9 * depth_;
+    const View& w = o.w;
+    const bool taps_dense = w.stride[3] == 3 * w.stride[4] && (depth_ == 1 || w.stride[2] == 9 * w.stride[4]);
+    const bool join = taps_dense && w.stride[1] == taps * w.stride[4];
+    bool good = true;
+    for (Index panel = 0; panel * width_ < r.n; ++panel) {
+      const Index columns = panel_columns(r, panel), n = std::min(width_, r.n - panel * width_);
+      for (Index m = 0; m < r.m; m += kStoreChannels) {
+        const Index count = std::min(kStoreChannels, r.m - m);
+        for (Index i = 0; i < count; ++i)
+          for (Index d = 0; d < depth_; ++d)
+            good &= kernels_.winograd.taps(s.pixels + (i * taps + d * 9) * columns, columns,
+                                           c + (panel * depth_ + d) * kFrequencies * cstep_ + (m + i) * columns, cstep_,
+                                           static_cast<int>(columns / lanes_));
+        const Index run = join ? count * taps : taps_dense ? taps : 1;
+        for (Index i = 0; i < count * taps; i += run) {
+          const Index t = i % taps;
+          const Index at =
+              w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps, t / 9, t / 3 % 3, t % 3});
+          this->put(advance(w.data, w.dtype, at), w.dtype, w.stride[4], w.stride[0], s.pixels + i * columns, columns,
+                    run, n, s.lines);
+        }
+      }
+    }
+    return good;
+  }
+  Index panel_columns(const Block& r, Index panel) const {
+    return round_up(std::min(width_, r.n - panel * width_), lanes_);
+  }
+
+  static constexpr Index kStoreChannels = 7;  // 63 rows of one transposition
+  static constexpr Index kBlock = 64, kMostRows = 2 * kBlock;
+  Index3 first_{};
+  Index width_, rows_ = 1, panels_ = 1, slabs_ = 1;
+  Index vstep_ = 0, bstep_ = 0, cstep_ = 0;
+};
+
+}  // namespace
+
+template <class T>
+Offer offer_weights(const PassSpec& spec, const KernelSet<T>& kernels) {
+  return offer<WinogradWeights<T>>(spec, kernels);
+}
+template Offer offer_weights(const PassSpec&, const KernelSet<float>&);
+template Offer offer_weights(const PassSpec&, const KernelSet<double>&);
+
+}  // namespace convbwd::winograd
