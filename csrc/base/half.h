@@ -7,8 +7,12 @@
 namespace convbwd {
 
 typedef std::uint16_t Bits16;
-struct Half { Bits16 bits; };
-struct BFloat { Bits16 bits; };
+struct Half {
+  Bits16 bits;
+};
+struct BFloat {
+  Bits16 bits;
+};
 
 static inline std::uint32_t bits_of(float f) {
   std::uint32_t u;

@@ -72,11 +72,11 @@ void fill(const View& v, const View& bias) {
   Index5 i{};
   for (;;) {
     double value = 0;
-    if (bias.data)
-      load_row(k, &value, advance(bias.data, bias.dtype, i[1] * bias.stride[1]), bias.dtype, 1, 1);
+    if (bias.data) load_row(k, &value, advance(bias.data, bias.dtype, i[1] * bias.stride[1]), bias.dtype, 1, 1);
     store_row(k, advance(v.data, v.dtype, v.offset(i)), v.dtype, 1, &value, 1);
     int a = 4;
-    while (a >= 0 && ++i[static_cast<std::size_t>(a)] == v.size[static_cast<std::size_t>(a)]) i[static_cast<std::size_t>(a--)] = 0;
+    while (a >= 0 && ++i[static_cast<std::size_t>(a)] == v.size[static_cast<std::size_t>(a)])
+      i[static_cast<std::size_t>(a--)] = 0;
     if (a < 0) return;
   }
 }
@@ -160,7 +160,8 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r) {
   impl->checked = check(r);
   const Checked& c = impl->checked;
   if (r.algorithm == Algorithm::blas && !have_blas())
-    throw Error(ErrorKind::value, std::string(r.function) + ": algorithm 'blas' needs a build with OpenBLAS, got a build without it");
+    throw Error(ErrorKind::value,
+                std::string(r.function) + ": algorithm 'blas' needs a build with OpenBLAS, got a build without it");
   const Problem& p = c.problem;
   const bool empty = p.n == 0 || p.ci == 0 || p.co == 0;
   const int threads = get_num_threads();
@@ -254,8 +255,10 @@ void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor
   Arena arena(plan.workspace_bytes());
   const auto run = [&](bool wanted, const std::unique_ptr<Pass>& pass, const Operands& o, const View& result) {
     if (!wanted) return;
-    if (pass) pass->run(o, arena.data());
-    else fill(result, {});
+    if (pass)
+      pass->run(o, arena.data());
+    else
+      fill(result, {});
   };
   run(plan.mask[0], plan.grad_input, {transposed ? dy : dx, w, transposed ? dx : dy, {}}, dx);
   run(plan.mask[1], plan.grad_weight, {transposed ? dy : x, dw, transposed ? x : dy, {}}, dw);

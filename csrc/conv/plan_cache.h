@@ -20,7 +20,8 @@ class PlanKey {
   bool whole() const { return count_ <= numbers_.size(); }  ///< false: too long to be kept
   std::size_t hash() const { return hash_; }
   bool operator==(const PlanKey& other) const {
-    return count_ == other.count_ && std::memcmp(numbers_.data(), other.numbers_.data(), count_ * sizeof(std::int64_t)) == 0;
+    return count_ == other.count_ &&
+           std::memcmp(numbers_.data(), other.numbers_.data(), count_ * sizeof(std::int64_t)) == 0;
   }
 
  private:

@@ -20,8 +20,10 @@ void find_runs(const AxisMap& map, Phase& phase) {
       const Index at = run.begin * map.src_step + phase.offset[t];
       if (at >= 0 && at < map.src) run.inside.push_back(static_cast<int>(t));
     }
-    if (!phase.runs.empty() && phase.runs.back().inside == run.inside) phase.runs.back().end = run.end;
-    else phase.runs.push_back(std::move(run));
+    if (!phase.runs.empty() && phase.runs.back().inside == run.inside)
+      phase.runs.back().end = run.end;
+    else
+      phase.runs.push_back(std::move(run));
   }
 }
 
@@ -52,11 +54,12 @@ AxisMap map_transposed(const AxisSizes& a) {
       phase.offset.push_back(o);
       phase.members[0].tap.push_back(t);
     }
-    const auto twin = std::find_if(map.phases.begin(), map.phases.end(), [&](const Phase& p) {
-      return p.count == phase.count && p.offset == phase.offset;
-    });
-    if (twin != map.phases.end()) twin->members.push_back(std::move(phase.members[0]));
-    else map.phases.push_back(std::move(phase));
+    const auto twin = std::find_if(map.phases.begin(), map.phases.end(),
+                                   [&](const Phase& p) { return p.count == phase.count && p.offset == phase.offset; });
+    if (twin != map.phases.end())
+      twin->members.push_back(std::move(phase.members[0]));
+    else
+      map.phases.push_back(std::move(phase));
   }
   for (Phase& phase : map.phases) find_runs(map, phase);
   return map;

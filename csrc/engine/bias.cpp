@@ -19,12 +19,15 @@ class BiasGradient final : public Pass {
     in_place_ = y.dtype == compute_dtype<T> && y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
     group_ = !in_place_ && y.stride[1] == 1 ? std::min<Index>(16, size_[1]) : 1;  // channels that one copy takes
     tasks_ = ceil_div(size_[1], group_);
-    slots_ = static_cast<int>(std::max<Index>(1, std::min<Index>(threads, size_[0] * size_[2] * size_[3] * size_[4] * size_[1] >> 16)));
+    slots_ = static_cast<int>(
+        std::max<Index>(1, std::min<Index>(threads, size_[0] * size_[2] * size_[3] * size_[4] * size_[1] >> 16)));
     slot_bytes_ = in_place_ ? 0 : round_up(group_ * rows_ * width_ * static_cast<Index>(sizeof(T)), 64);
   }
 
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(slots_ * slot_bytes_); }
-  std::string explain() const override { return "bias: sums of dy " + std::string(in_place_ ? "in place" : "by tile copies"); }
+  std::string explain() const override {
+    return "bias: sums of dy " + std::string(in_place_ ? "in place" : "by tile copies");
+  }
 
   void run(const Operands& o, std::byte* workspace) const override {
     parallel_for(tasks_, slots_, [&](Index i, int slot) {
@@ -46,7 +49,8 @@ class BiasGradient final : public Pass {
             }
       for (Index c = 0; c < channels; ++c)
         kernel_set<double>(Isa::generic)
-            .store[static_cast<int>(o.bias.dtype)](advance(o.bias.data, o.bias.dtype, (c0 + c) * o.bias.stride[1]), &total[c], 1);
+            .store[static_cast<int>(o.bias.dtype)](advance(o.bias.data, o.bias.dtype, (c0 + c) * o.bias.stride[1]),
+                                                   &total[c], 1);
     });
   }
 

@@ -62,7 +62,8 @@ void gather(int nr, int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t
 
 template <class T, int NV, int kLanes>
 void gather_fixed(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* segments,
-                  std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
+                  std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow,
+                  bool accumulate) {
   gather(NV * kLanes, m, x, row, xstep, segments, count, b, bstep, c, crow, accumulate);
 }
 
@@ -81,10 +82,17 @@ KernelSet<T> make_blas(const KernelSet<T>& base) {
   CONVBWD_CBLAS(openblas_set_num_threads)(1);
   KernelSet<T> set = base;
   switch (base.lanes) {
-    case 2: replace<T, 2>(set); break;
-    case 4: replace<T, 4>(set); break;
-    case 8: replace<T, 8>(set); break;
-    default: replace<T, 16>(set);
+    case 2:
+      replace<T, 2>(set);
+      break;
+    case 4:
+      replace<T, 4>(set);
+      break;
+    case 8:
+      replace<T, 8>(set);
+      break;
+    default:
+      replace<T, 16>(set);
   }
   return set;
 }

@@ -11,8 +11,8 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxBytes = 128 << 10;  // both copies of a box: at home in L2
-constexpr Index kTaskProducts = 1 << 16; // products worth a task of its own
+constexpr Index kBoxBytes = 128 << 10;    // both copies of a box: at home in L2
+constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
 constexpr Index kMinTasks = 8;
 
 template <class T>
@@ -30,8 +30,8 @@ class Dots final : public SlottedPass {
     Index m, lda;
     std::vector<Index> taps;
     std::vector<std::ptrdiff_t> offset;
-    Index row_tap;      // what row i adds to the tap index
-    Index last;         // one past the largest tap index that exists along the shifted axis, counted like row_tap
+    Index row_tap;  // what row i adds to the tap index
+    Index last;     // one past the largest tap index that exists along the shifted axis, counted like row_tap
   };
   struct Slot {
     T *x, *y, *part, *sums;
@@ -75,8 +75,9 @@ void Dots<T>::list_calls() {
   lead_ = 0;
   const auto tap = [&](Index d, Index h, Index w) { return (d * k[1] + h) * k[2] + w; };
   const auto offset = [&](Index d, Index h, Index w) {
-    return static_cast<std::ptrdiff_t>(x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
-                                                  w * p.dilation[2] - p.pad_before[2]}));
+    return static_cast<std::ptrdiff_t>(
+        x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
+                   w * p.dilation[2] - p.pad_before[2]}));
   };
   const auto add = [&](Index m, Index lda, Index row_tap, Index last, std::vector<Index> taps,
                        std::vector<std::ptrdiff_t> offsets) {
@@ -92,7 +93,8 @@ void Dots<T>::list_calls() {
         for (Index w0 = 0; w0 < k[2]; w0 += ws) {
           std::vector<Index> taps;
           std::vector<std::ptrdiff_t> offsets;
-          for (Index w = w0; w < std::min(w0 + ws, k[2]); ++w) taps.push_back(tap(d, h, w)), offsets.push_back(offset(d, h, w));
+          for (Index w = w0; w < std::min(w0 + ws, k[2]); ++w)
+            taps.push_back(tap(d, h, w)), offsets.push_back(offset(d, h, w));
           add(std::min(hs, k[1] - h), -p.dilation[1] * x_.row(), k[2], 0, taps, offsets);
         }
   } else if (single && k[2] > 2 && p.stride[2] == 1) {  // rows are blocks of taps along w
@@ -103,7 +105,8 @@ void Dots<T>::list_calls() {
         for (Index w0 = 0; w0 < k[2]; w0 += m * ws) {
           std::vector<Index> taps;
           std::vector<std::ptrdiff_t> offsets;
-          for (Index w = w0; w < std::min(w0 + ws, k[2]); ++w) taps.push_back(tap(d, h, w)), offsets.push_back(offset(d, h, w));
+          for (Index w = w0; w < std::min(w0 + ws, k[2]); ++w)
+            taps.push_back(tap(d, h, w)), offsets.push_back(offset(d, h, w));
           const Index rows = std::min(m, ceil_div(k[2] - w0, ws));
           add(rows, -ws * p.dilation[2], ws, tap(d, h, k[2]), taps, offsets);
         }
@@ -149,15 +152,24 @@ bool Dots<T>::plan() {
   const Problem& p = spec_.problem;
   const Index budget = static_cast<Index>(spec_.budget), limit = std::min(budget, kBoxBytes);
   for (measure(); slot_bytes_ > limit; measure()) {
-    if (channels_ > 1 && channels_ * x_.channel() > p.co * y_.channel()) channels_ = ceil_div(channels_, 2);
-    else if (box_q_[0] > 1) box_q_[0] = ceil_div(box_q_[0], 2);
-    else if (box_q_[1] > 8) box_q_[1] = ceil_div(box_q_[1], 2);
-    else if (box_q_[2] > 512) box_q_[2] = ceil_div(box_q_[2], 2);
-    else if (slot_bytes_ <= budget) break;
-    else if (channels_ > 1) channels_ = ceil_div(channels_, 2);
-    else if (box_q_[1] > 1) box_q_[1] = ceil_div(box_q_[1], 2);
-    else if (box_q_[2] > kernels_.lanes) box_q_[2] = ceil_div(box_q_[2], 2);
-    else return false;
+    if (channels_ > 1 && channels_ * x_.channel() > p.co * y_.channel())
+      channels_ = ceil_div(channels_, 2);
+    else if (box_q_[0] > 1)
+      box_q_[0] = ceil_div(box_q_[0], 2);
+    else if (box_q_[1] > 8)
+      box_q_[1] = ceil_div(box_q_[1], 2);
+    else if (box_q_[2] > 512)
+      box_q_[2] = ceil_div(box_q_[2], 2);
+    else if (slot_bytes_ <= budget)
+      break;
+    else if (channels_ > 1)
+      channels_ = ceil_div(channels_, 2);
+    else if (box_q_[1] > 1)
+      box_q_[1] = ceil_div(box_q_[1], 2);
+    else if (box_q_[2] > kernels_.lanes)
+      box_q_[2] = ceil_div(box_q_[2], 2);
+    else
+      return false;
   }
   channel_blocks_ = ceil_div(p.ci, channels_);
   const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
@@ -184,7 +196,8 @@ typename Dots<T>::Box Dots<T>::box(Index i) const {
 
 // Adds the products of one box and image to sums[output channel][input channel][tap].
 template <class T>
-void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s) const {
+void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b,
+                      const Slot& s) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   T* y = s.y + lead_;
@@ -198,8 +211,8 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
       const int nt = static_cast<int>(call.taps.size());
       if (call.m > 0) {
         std::fill(tile, tile + call.m * nt, T{});
-        kernels_.dots(static_cast<int>(call.m), nt, length + (call.m - 1) * -call.lda, y, call.lda, x, call.offset.data(),
-                      tile, nt);
+        kernels_.dots(static_cast<int>(call.m), nt, length + (call.m - 1) * -call.lda, y, call.lda, x,
+                      call.offset.data(), tile, nt);
         for (Index i = 0; i < call.m; ++i)
           for (Index j = 0; j < nt; ++j) {
             const Index t = call.taps[static_cast<std::size_t>(j)] + i * call.row_tap;
@@ -313,8 +326,8 @@ template <class T>
 std::string Dots<T>::explain() const {
   std::ostringstream s;
   s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels, "
-    << calls_.size() << " tiles for each of " << channels_ << " input channels a task, " << slabs_ << " slabs; " << tasks_
-    << " tasks, " << workspace_bytes() << " bytes";
+    << calls_.size() << " tiles for each of " << channels_ << " input channels a task, " << slabs_ << " slabs; "
+    << tasks_ << " tasks, " << workspace_bytes() << " bytes";
   return s.str();
 }
 

@@ -6,9 +6,9 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxPixels = 480;       // flat optimum from 240 to 960 pixels and
-constexpr Index kReduction = 768;       // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
-constexpr Index kTileBytes = 256 << 10; // results of a task: stay in L2 beside panels and images
+constexpr Index kBoxPixels = 480;        // flat optimum from 240 to 960 pixels and
+constexpr Index kReduction = 768;        // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
+constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside panels and images
 constexpr Index kLeastPixels = 8;        // one tile of the tallest register kernel
 constexpr Index kLeastChunk = 16;        // below, a narrower block of channels is better than a shorter sum
 constexpr Index kFewPixels = 128;        // too few to pay for packing weights that lie dense along columns
@@ -25,8 +25,7 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   cd_ = to_x_ ? p.ci : p.co;
   weight_n_ = to_x_ ? 1 : 0;
   weight_k_ = to_x_ ? 0 : 1;
-  for (int a = 0; a < 3; ++a)
-    maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
   std::array<Index, 3> runs{1, 1, 1};
   for (const Phase& d : maps_[0].phases)
     for (const Phase& h : maps_[1].phases)
@@ -66,13 +65,14 @@ void Gather<T>::lay_out(const Operands& o) {
     for (const Phase& f : map.phases) taps_everywhere &= !f.offset.empty();
   for (const Phase& f : maps_[2].phases) {
     dense_members &= f.members.size() >= 8;
-    for (std::size_t m = 1; m < f.members.size(); ++m) dense_members &= f.members[m].first == f.members[m - 1].first + 1;
+    for (std::size_t m = 1; m < f.members.size(); ++m)
+      dense_members &= f.members[m].first == f.members[m - 1].first + 1;
   }
   member_major_ = d.stride[1] == 1;
   by_runs_ = member_major_ || dense_members;
   direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.dtype == compute_dtype<T> && d.stride[4] == 1;
-  weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> && o.w.stride[weight_n_] == 1 &&
-                      cd_ % kernels_.lanes == 0;
+  weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> &&
+                      o.w.stride[weight_n_] == 1 && cd_ % kernels_.lanes == 0;
 }
 
 template <class T>
@@ -150,8 +150,7 @@ Index Gather<T>::list_pixels(const Set& s, const Box& b, const Source& x, std::p
         for (Index n = 0; n < b.n; ++n)
           for (Index d = from[0]; d < to[0]; ++d)
             for (Index h = from[1]; h < to[1]; ++h) {
-              const Index natural =
-                  ((n * e[0] + d - b.q0[0]) * e[1] + h - b.q0[1]) * e[2] - b.q0[2];
+              const Index natural = ((n * e[0] + d - b.q0[0]) * e[1] + h - b.q0[1]) * e[2] - b.q0[2];
               const Index at = x.shift + n * x.stride[0] + d * step[0] + h * step[1];
               for (Index w = from[2]; w < to[2]; ++w, ++place) {
                 row[place] = at + w * step[2];
@@ -164,7 +163,8 @@ Index Gather<T>::list_pixels(const Set& s, const Box& b, const Source& x, std::p
 }
 
 template <class T>
-typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const {
+typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const Box& b, Index k0, Index k,
+                                             T* copy) const {
   const View& x = image(o);
   if (!copy_) {
     const Index5 at{b.n0, g * cs_ + k0, 0, 0, 0};
@@ -178,16 +178,18 @@ typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const B
     extent[a + 2] = std::max<Index>(0, hi - lo);
   }
   Source s{copy, {}, 0};
-  if (x.stride[1] == 1) s.stride = {k * extent[2] * extent[3] * extent[4], 1, k * extent[3] * extent[4], k * extent[4], k};
-  else s.stride = {k * copy_plane_, copy_plane_, extent[3] * extent[4], extent[4], 1};
+  if (x.stride[1] == 1)
+    s.stride = {k * extent[2] * extent[3] * extent[4], 1, k * extent[3] * extent[4], k * extent[4], k};
+  else
+    s.stride = {k * copy_plane_, copy_plane_, extent[3] * extent[4], extent[4], 1};
   for (int a = 2; a < 5; ++a) s.shift -= at[a] * s.stride[a];
   copy_in(kernels_, copy, s.stride, x.at(at, extent));
   return s;
 }
 
 template <class T>
-void Gather<T>::multiply(const Set& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
-                         const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles,
+void Gather<T>::multiply(const Set& s, Index channels, Index pixels, const Rect* rects, Index rect_count,
+                         const Source& x, const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles,
                          Segment* segments, bool accumulate) const {
   const auto& [fd, fh, fw] = s.phase;
   const Index nh = static_cast<Index>(fh->offset.size()), nw = static_cast<Index>(fw->offset.size());
@@ -201,11 +203,13 @@ void Gather<T>::multiply(const Set& s, Index channels, Index pixels, const Rect*
       for (const int td : r->run[0]->inside)
         for (const int th : r->run[1]->inside)
           for (const int tw : r->run[2]->inside) {
-            const auto d = static_cast<std::size_t>(td), h = static_cast<std::size_t>(th), v = static_cast<std::size_t>(tw);
+            const auto d = static_cast<std::size_t>(td), h = static_cast<std::size_t>(th),
+                       v = static_cast<std::size_t>(tw);
             const Index at = fd->offset[d] * x.stride[2] + fh->offset[h] * x.stride[3] + fw->offset[v] * x.stride[4];
-            const Index b = weights_in_place_ ? fd->members[0].tap[d] * w.stride[2] + fh->members[0].tap[h] * w.stride[3] +
-                                                    fw->members[0].tap[v] * w.stride[4]
-                                              : ((td * nh + th) * nw + tw) * k * kernel.nr;
+            const Index b = weights_in_place_
+                                ? fd->members[0].tap[d] * w.stride[2] + fh->members[0].tap[h] * w.stride[3] +
+                                      fw->members[0].tap[v] * w.stride[4]
+                                : ((td * nh + th) * nw + tw) * k * kernel.nr;
             segments[count++] = {at, b, k};
           }
       for (Index m = r->start; m < r->start + r->count; m += kernel.mr)
@@ -290,7 +294,8 @@ bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weigh
   if (copy_) {
     Index plane = 1;
     for (int a = 0; a < 3; ++a)
-      plane *= std::min(maps_[a].src, (box_q_[a] - 1) * maps_[a].src_step + std::max<Index>(1, reach_[a].end - reach_[a].begin));
+      plane *= std::min(maps_[a].src,
+                        (box_q_[a] - 1) * maps_[a].src_step + std::max<Index>(1, reach_[a].end - reach_[a].begin));
     // Odd numbers of cache lines, so that planes do not fall on the same cache sets.
     copy_plane_ = (ceil_div(plane, kernels_.lanes) | 1) * kernels_.lanes;
   }
@@ -321,7 +326,9 @@ bool Gather<T>::search() {
     if (s.taps) members = std::max(members, s.members), ++live_sets;
   vectors_ = widest_block(kernels_, cd_ * members);
   // The chunk fixes the order of sums: it depends on the shape alone.
-  const auto affordable = [&](Index channels) { return budget / 2 / item / std::max<Index>(1, panel_columns(channels)); };
+  const auto affordable = [&](Index channels) {
+    return budget / 2 / item / std::max<Index>(1, panel_columns(channels));
+  };
   Index chunk = affordable(std::max<Index>(1, vectors_ * lanes / members));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
   chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
@@ -371,12 +378,14 @@ void Gather<T>::run(const Operands& o, std::byte* workspace) const {
 template <class T>
 std::string Gather<T>::explain() const {
   std::ostringstream s;
-  s << "gather " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): "
-    << sets_.size() << " phase sets, boxes of " << box_n_ << 'x' << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2]
-    << " pixels, " << channels_ << " of " << cd_ << " channels a task, chunks of " << chunk_ << " of " << cs_
-    << " source channels; image " << (copy_ ? "copied" : "in place") << ", weights "
-    << (weights_in_place_ ? "in place" : prepack_ ? "packed once" : "packed by tasks") << "; " << tasks_ << " tasks, "
-    << workspace_bytes() << " bytes";
+  s << "gather " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name
+    << "): " << sets_.size() << " phase sets, boxes of " << box_n_ << 'x' << box_q_[0] << 'x' << box_q_[1] << 'x'
+    << box_q_[2] << " pixels, " << channels_ << " of " << cd_ << " channels a task, chunks of " << chunk_ << " of "
+    << cs_ << " source channels; image " << (copy_ ? "copied" : "in place") << ", weights "
+    << (weights_in_place_ ? "in place"
+        : prepack_        ? "packed once"
+                          : "packed by tasks")
+    << "; " << tasks_ << " tasks, " << workspace_bytes() << " bytes";
   return s.str();
 }
 

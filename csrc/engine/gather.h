@@ -78,7 +78,8 @@ class Gather final : public SlottedPass {
   void pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot, T* panels) const;
   void pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k, const Slot& slot,
                   T* panel) const;
-  Index list_pixels(const Set& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos, Rect* rects) const;
+  Index list_pixels(const Set& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos,
+                    Rect* rects) const;
   Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const;
   void multiply(const Set& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
                 const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles, Segment* segments,
@@ -103,10 +104,10 @@ class Gather final : public SlottedPass {
   bool to_x_;
   std::array<AxisMap, 3> maps_;
   std::vector<Set> sets_;
-  Index cs_, cd_;  // source and destination channels of a group
+  Index cs_, cd_;              // source and destination channels of a group
   Index weight_n_, weight_k_;  // which axis of w runs along columns, which along the reduction
   Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 1;
-  Index3 count_{1, 1, 1};  // most pixels of any phase, an axis
+  Index3 count_{1, 1, 1};         // most pixels of any phase, an axis
   std::array<Range, 3> reach_{};  // smallest and one past the largest source offset, an axis
   bool one_member_ = true;        // columns are channels
   bool copy_ = false;             // image operand through a tile copy

@@ -44,8 +44,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
         for (const Index td : s.phase[0]->members[0].tap)
           for (const Index th : s.phase[1]->members[0].tap)
             for (const Index tw : s.phase[2]->members[0].tap)
-              table[(td * p.w[1] + th) * p.w[2] + tw] =
-                  base + n0 * s.taps * k + i++ * k * kernel.nr;
+              table[(td * p.w[1] + th) * p.w[2] + tw] = base + n0 * s.taps * k + i++ * k * kernel.nr;
         base += s.taps * round_up(channels, kernels_.lanes) * k;
       }
     };
@@ -98,12 +97,13 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
             load_row(kernels_, panel, advance(from, w.dtype, n0 * step + slot.member[0]), w.dtype, step, n);
             continue;
           }
-          if (rows_dense)
-            load_row(kernels_, slot.taps, advance(from, w.dtype, c0 * sn), w.dtype, 1, (c1 - c0) * taps);
+          if (rows_dense) load_row(kernels_, slot.taps, advance(from, w.dtype, c0 * sn), w.dtype, 1, (c1 - c0) * taps);
           Index channel = member_major_ ? n0 % channels : c0, member = member_major_ ? n0 / channels : n0 % s.members;
           for (Index j = 0; j < n; ++j) {
-            if (rows_dense) panel[j] = slot.taps[(channel - c0) * taps + slot.member[member]];
-            else load_row(kernels_, panel + j, advance(from, w.dtype, channel * sn + slot.member[member]), w.dtype, 1, 1);
+            if (rows_dense)
+              panel[j] = slot.taps[(channel - c0) * taps + slot.member[member]];
+            else
+              load_row(kernels_, panel + j, advance(from, w.dtype, channel * sn + slot.member[member]), w.dtype, 1, 1);
             if (member_major_) {
               if (++channel == channels) channel = 0, ++member;
             } else if (++member == s.members) {
@@ -114,7 +114,7 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
       }
 }
 
-#define CONVBWD_INSTANTIATE(T)                                                                                   \
+#define CONVBWD_INSTANTIATE(T) \
   template void Gather<T>::pack(const Operands&, Index, Index, Index, Index, Index, const Slot&, T*) const;
 CONVBWD_INSTANTIATE(float)
 CONVBWD_INSTANTIATE(double)

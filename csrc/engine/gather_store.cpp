@@ -26,8 +26,10 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
           for (Index j = 0; j < n; ++j)
             tile[m * kernel.nr + j] += s.bias[member_major_ ? (n0 + j) % channels : (n0 + j) / set.members];
       });
-    if (by_runs_) store_runs(d, channels, set, b, tiles, pos, s);
-    else if (direct_) store_direct(d, channels, set, b, tiles, pos);
+    if (by_runs_)
+      store_runs(d, channels, set, b, tiles, pos, s);
+    else if (direct_)
+      store_direct(d, channels, set, b, tiles, pos);
     tiles += pixels * round_up(set.columns(channels), kernels_.lanes);
     pos += pixels;
   }

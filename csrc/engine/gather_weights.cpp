@@ -1,7 +1,7 @@
-// Unknown w by the gathering kernel: a reduction over output pixels. Rows of a tile are (input channel, tap) pairs whose
-// taps lie inside the image for the same outputs, so that one list of segments serves the tile and padding is never
-// multiplied; columns are output channels, dy being packed to [pixel][column]. Long reductions run in chunks whose sums
-// are added in order, and where there are few results in slabs that separate tasks sum and one adds up.
+// Unknown w by the gathering kernel: a reduction over output pixels. Rows of a tile are (input channel, tap) pairs
+// whose taps lie inside the image for the same outputs, so that one list of segments serves the tile and padding is
+// never multiplied; columns are output channels, dy being packed to [pixel][column]. Long reductions run in chunks
+// whose sums are added in order, and where there are few results in slabs that separate tasks sum and one adds up.
 #include <cstring>
 #include <numeric>
 #include <sstream>
@@ -12,9 +12,9 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kChunkPixels = 512;     // products of a chunk: the panel stays in L2, the sum stays accurate
-constexpr Index kTileBytes = 256 << 10; // results of a task: stay in L2 beside the panel
-constexpr Index kLeastPixels = 32;      // of a chunk: below, narrower columns are better
+constexpr Index kChunkPixels = 512;      // products of a chunk: the panel stays in L2, the sum stays accurate
+constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside the panel
+constexpr Index kLeastPixels = 32;       // of a chunk: below, narrower columns are better
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
 constexpr int kStoreRows = 64;
@@ -71,7 +71,8 @@ class GatherWeights final : public SlottedPass {
 };
 
 template <class T>
-GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels) : SlottedPass(spec), kernels_(kernels) {
+GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels)
+    : SlottedPass(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
   const bool pointwise = p.taps() == 1 && p.x == p.y && p.pad_before == Index3{0, 0, 0} && p.stride == Index3{1, 1, 1};
   swap_ = pointwise && 2 * p.co > 3 * p.ci && p.ci > kernels_.lanes;
@@ -82,18 +83,20 @@ GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernel
     const AxisSizes sizes = axis_sizes(p, a);
     for (Index t = 0; t < sizes.kernel; ++t) {
       const Range outputs = valid_outputs(sizes, t);
-      const auto same = std::find_if(classes_[a].begin(), classes_[a].end(),
-                                     [&](const TapClass& c) { return c.outputs == outputs; });
-      if (same != classes_[a].end()) same->taps.push_back(t);
-      else classes_[a].push_back({outputs, {t}});
+      const auto same =
+          std::find_if(classes_[a].begin(), classes_[a].end(), [&](const TapClass& c) { return c.outputs == outputs; });
+      if (same != classes_[a].end())
+        same->taps.push_back(t);
+      else
+        classes_[a].push_back({outputs, {t}});
     }
   }
   const Index4 natural{p.n, p.y[0], p.y[1], p.y[2]};
   const auto longest = std::max_element(natural.rbegin(), natural.rend());
   if (p.y[2] < 8 && *longest > 2 * p.y[2]) {
     const auto axis = static_cast<std::size_t>(natural.rend() - longest - 1);
-    std::rotate(order_.begin() + static_cast<std::ptrdiff_t>(axis), order_.begin() + static_cast<std::ptrdiff_t>(axis) + 1,
-                order_.end());
+    std::rotate(order_.begin() + static_cast<std::ptrdiff_t>(axis),
+                order_.begin() + static_cast<std::ptrdiff_t>(axis) + 1, order_.end());
   }
   for (std::size_t i = 0; i < 4; ++i) size_[i] = natural[static_cast<std::size_t>(order_[i])];
 }
@@ -123,7 +126,8 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
     Index4 reach{1, 1, 1, 1};
     for (std::size_t i = 0; i < 4; ++i) {
       const auto axis = static_cast<std::size_t>(order_[i]);
-      if (axis == 0) reach[0] = chunk_[i];
+      if (axis == 0)
+        reach[0] = chunk_[i];
       else
         reach[axis] = std::min((swap_ ? p.y : p.x)[axis - 1],
                                (chunk_[i] - 1) * p.stride[axis - 1] + (p.w[axis - 1] - 1) * p.dilation[axis - 1] + 1);
@@ -233,7 +237,8 @@ void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, co
       }
       const AxisSizes a = axis_sizes(p, static_cast<int>(axis) - 1);
       const Index lo = std::clamp<Index>(begin[i] * a.stride - a.pad, 0, a.x);
-      const Index hi = std::clamp<Index>((begin[i] + extent[i] - 1) * a.stride - a.pad + (a.kernel - 1) * a.dilation + 1, lo, a.x);
+      const Index hi =
+          std::clamp<Index>((begin[i] + extent[i] - 1) * a.stride - a.pad + (a.kernel - 1) * a.dilation + 1, lo, a.x);
       from[axis + 1] = lo, region[axis + 1] = hi - lo;
     }
     stride = {m * copy_plane_, copy_plane_, region[3] * region[4], region[4], 1};
@@ -273,7 +278,8 @@ void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, co
             for (Index i1 = lo[1]; i1 < hi[1]; ++i1)
               for (Index i2 = lo[2]; i2 < hi[2]; ++i2) {
                 const Index place =
-                    (((i0 - begin[0]) * extent[1] + i1 - begin[1]) * extent[2] + i2 - begin[2]) * extent[3] + lo[3] - begin[3];
+                    (((i0 - begin[0]) * extent[1] + i1 - begin[1]) * extent[2] + i2 - begin[2]) * extent[3] + lo[3] -
+                    begin[3];
                 const Segment next{origin + i0 * move[0] + i1 * move[1] + i2 * move[2] + lo[3] * move[3],
                                    place * kernel.nr, hi[3] - lo[3]};
                 if (count > 0) {
@@ -287,8 +293,7 @@ void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, co
               }
         int rows = 0;
         const auto flush = [&] {
-          if (rows)
-            kernel.run(rows, x, row, move[3], s.segments, count, s.panel, kernel.nr, tiles, crow, accumulate);
+          if (rows) kernel.run(rows, x, row, move[3], s.segments, count, s.panel, kernel.nr, tiles, crow, accumulate);
           rows = 0;
         };
         for (Index c = 0; c < m; ++c)
@@ -337,7 +342,8 @@ void GatherWeights<T>::store(const Operands& o, const Block& b, const T* tiles, 
     transpose(table, 1, kStoreRows, tiles + r0 * nr, iota, nr, rows, rows, n);
     for (Index j = 0; j < n; ++j) {
       if (rows_even) {
-        store_row(kernels_, advance(w.data, w.dtype, j * sn + first + r0 * step), w.dtype, step, lines + j * kStoreRows, rows);
+        store_row(kernels_, advance(w.data, w.dtype, j * sn + first + r0 * step), w.dtype, step, lines + j * kStoreRows,
+                  rows);
         continue;
       }
       for (Index r = r0; r < r0 + rows; ++r) {

@@ -52,7 +52,9 @@ class Pass {
 /// A pass whose tasks run in slots: memory shared by all tasks, then scratch for each task that runs at the same time.
 class SlottedPass : public Pass {
  public:
-  std::size_t workspace_bytes() const override { return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_); }
+  std::size_t workspace_bytes() const override {
+    return static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_);
+  }
 
  protected:
   explicit SlottedPass(const PassSpec& spec) : spec_(spec) {}
@@ -77,16 +79,16 @@ class SlottedPass : public Pass {
 
 /// Each returns null where it cannot serve the problem within the budget.
 template <class T>
-std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kernels);           // unknown x, y
+std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown x, y
 template <class T>
-std::unique_ptr<Pass> make_gather_weights(const PassSpec& spec, const KernelSet<T>& kernels);   // unknown w
+std::unique_ptr<Pass> make_gather_weights(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown w
 template <class T>
-std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernels);             // unknown x, y
+std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown x, y
 template <class T>
-std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);             // unknown w
+std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown w
 template <class T>
-std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels);         // any; dense 3x3
-std::unique_ptr<Pass> make_reference(const PassSpec& spec);                                     // any
+std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels);  // any; dense 3x3
+std::unique_ptr<Pass> make_reference(const PassSpec& spec);                              // any
 /// Whether make_winograd is expected to be clearly faster than make_gather and make_gather_weights.
 template <class T>
 bool winograd_pays(const PassSpec& spec, const KernelSet<T>& kernels);

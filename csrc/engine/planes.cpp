@@ -70,7 +70,8 @@ void Planes::locate(const View& image, const Index3& q0, const Index3& end, Part
 }
 
 template <class T>
-void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst) const {
+void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels,
+                  T* dst) const {
   const auto pad = k.pad[static_cast<int>(image.dtype)];
   const Index step_d = axes_[0].step * image.stride[2], step_h = axes_[1].step * image.stride[3];
   const Index step_w = axes_[2].step * image.stride[4];

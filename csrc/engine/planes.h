@@ -33,7 +33,8 @@ class Planes {
   void locate(const View& image, const Index3& q0, const Index3& end, Part* parts) const;
   /// Copies `channels` channels from channel c of image n.
   template <class T>
-  void copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst) const;
+  void copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels,
+            T* dst) const;
   Index3 size() const { return {axes_[0].src, axes_[1].src, axes_[2].src}; }
 
  private:

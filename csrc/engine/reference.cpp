@@ -1,5 +1,5 @@
-// Plain loops with double accumulation: obviously right, needs no workspace, serves problems too small to pack and users
-// who check another kernel.
+// Plain loops with double accumulation: obviously right, needs no workspace, serves problems too small to pack and
+// users who check another kernel.
 #include "base/half.h"
 #include "engine/pass.h"
 #include "format/copy.h"
@@ -10,18 +10,24 @@ namespace {
 
 template <class E>
 double read(const void* p, Index i) {
-  if constexpr (std::is_same_v<E, Half> || std::is_same_v<E, BFloat>) return widen(static_cast<const E*>(p)[i]);
-  else return static_cast<const E*>(p)[i];
+  if constexpr (std::is_same_v<E, Half> || std::is_same_v<E, BFloat>)
+    return widen(static_cast<const E*>(p)[i]);
+  else
+    return static_cast<const E*>(p)[i];
 }
 
 // Calls f(Element{}) with the element type of a dtype.
 template <class F>
 void with_type(DType t, F&& f) {
   switch (t) {
-    case DType::float64: return f(double{});
-    case DType::float32: return f(float{});
-    case DType::float16: return f(Half{});
-    case DType::bfloat16: return f(BFloat{});
+    case DType::float64:
+      return f(double{});
+    case DType::float32:
+      return f(float{});
+    case DType::float16:
+      return f(Half{});
+    case DType::bfloat16:
+      return f(BFloat{});
   }
 }
 
@@ -43,9 +49,8 @@ class Reference final : public Pass {
   void run(const Operands& o, std::byte*) const override {
     const View& a = spec_.unknown == Unknown::x ? o.y : o.x;
     const View& b = spec_.unknown == Unknown::w ? o.y : o.w;
-    with_type(a.dtype, [&](auto ea) {
-      with_type(b.dtype, [&](auto eb) { loop<decltype(ea), decltype(eb)>(o, a, b); });
-    });
+    with_type(a.dtype,
+              [&](auto ea) { with_type(b.dtype, [&](auto eb) { loop<decltype(ea), decltype(eb)>(o, a, b); }); });
   }
 
  private:
@@ -61,9 +66,12 @@ class Reference final : public Pass {
     parallel_for(tasks, static_cast<int>(std::min<Index>(tasks, spec_.threads)), [&](Index i, int) {
       const Index i0 = i / out.size[1], i1 = i % out.size[1];
       const View plane = out.at({i0, i1, 0, 0, 0}, out.size);
-      if (weights) weight_plane<A, B>(a, b, plane, i0, i1);
-      else if (forward) output_plane<A, B>(o, a, b, plane, i0, i1);
-      else input_plane<A, B>(o, a, b, plane, i0, i1);
+      if (weights)
+        weight_plane<A, B>(a, b, plane, i0, i1);
+      else if (forward)
+        output_plane<A, B>(o, a, b, plane, i0, i1);
+      else
+        input_plane<A, B>(o, a, b, plane, i0, i1);
     });
   }
 
@@ -75,7 +83,9 @@ class Reference final : public Pass {
       for (q[1] = 0; q[1] < plane.size[3]; ++q[1])
         for (q[2] = 0; q[2] < plane.size[4]; ++q[2]) f(q);
   }
-  static Index at(const View& v, const Index3& q) { return q[0] * v.stride[2] + q[1] * v.stride[3] + q[2] * v.stride[4]; }
+  static Index at(const View& v, const Index3& q) {
+    return q[0] * v.stride[2] + q[1] * v.stride[3] + q[2] * v.stride[4];
+  }
 
   template <class X, class W>
   void output_plane(const Operands& o, const View& x, const View& w, const View& plane, Index n, Index k) const {
@@ -94,7 +104,8 @@ class Reference final : public Pass {
       for (Index c = 0; c < p.ci; ++c)
         for (Index d = taps[0].begin; d < taps[0].end; ++d)
           for (Index h = taps[1].begin; h < taps[1].end; ++h) {
-            const Index ix = x.offset({n, g * p.ci + c, origin[0] + d * p.dilation[0], origin[1] + h * p.dilation[1], origin[2]});
+            const Index ix =
+                x.offset({n, g * p.ci + c, origin[0] + d * p.dilation[0], origin[1] + h * p.dilation[1], origin[2]});
             const Index iw = w.offset({k, c, d, h, 0});
             for (Index v = taps[2].begin; v < taps[2].end; ++v)
               sum += read<X>(x.data, ix + v * p.dilation[2] * x.stride[4]) * read<W>(w.data, iw + v * w.stride[4]);
@@ -125,15 +136,18 @@ class Reference final : public Pass {
                       if (!inside(q[1] + fh.offset[h], p.y[1])) continue;
                       for (std::size_t v = 0; v < fw.offset.size(); ++v) {
                         if (!inside(q[2] + fw.offset[v], p.y[2])) continue;
-                        Index iy = y.offset({n, g * p.co, q[0] + fd.offset[d], q[1] + fh.offset[h], q[2] + fw.offset[v]});
+                        Index iy =
+                            y.offset({n, g * p.co, q[0] + fd.offset[d], q[1] + fh.offset[h], q[2] + fw.offset[v]});
                         Index iw = w.offset({g * p.co, c, md.tap[d], mh.tap[h], mw.tap[v]});
                         for (Index k = 0; k < p.co; ++k, iy += y.stride[1], iw += w.stride[0])
                           sum += read<Y>(y.data, iy) * read<W>(w.data, iw);
                       }
                     }
                   }
-                  put(plane, at(plane, {md.first + q[0] * maps_[0].dst_step, mh.first + q[1] * maps_[1].dst_step,
-                                        mw.first + q[2] * maps_[2].dst_step}), sum);
+                  put(plane,
+                      at(plane, {md.first + q[0] * maps_[0].dst_step, mh.first + q[1] * maps_[1].dst_step,
+                                 mw.first + q[2] * maps_[2].dst_step}),
+                      sum);
                 });
         }
   }
@@ -178,7 +192,8 @@ class Reference final : public Pass {
 
   static double bias(const View& b, Index c) {
     double value = 0;
-    kernel_set<double>(Isa::generic).load[static_cast<int>(b.dtype)](&value, advance(b.data, b.dtype, c * b.stride[1]), 1);
+    kernel_set<double>(Isa::generic)
+        .load[static_cast<int>(b.dtype)](&value, advance(b.data, b.dtype, c * b.stride[1]), 1);
     return value;
   }
 

@@ -10,8 +10,8 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxBytes = 128 << 10;   // source and results of a box: at home in L2, with room for the caller's data
-constexpr Index kTaskProducts = 1 << 16; // products worth a task of its own
+constexpr Index kBoxBytes = 128 << 10;    // source and results of a box: at home in L2, with room for the caller's data
+constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
 
 template <class T>
 class Rows final : public SlottedPass {
@@ -45,7 +45,8 @@ class Rows final : public SlottedPass {
     return e;
   }
   bool pack(const View& w, Index g, Index k0, Index k, const Slot& slot) const;
-  void multiply(const Set& s, const Box& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot, T* results) const;
+  void multiply(const Set& s, const Box& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
+                T* results) const;
   void store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const;
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
 
@@ -117,15 +118,24 @@ bool Rows<T>::plan() {
   box_q_ = count_;
   for (measure(); slot_bytes_ > limit; measure()) {
     // Rows shorter than a few vectors are mostly border: fewer source channels at a time before that.
-    if (box_q_[0] > 1) box_q_[0] = ceil_div(box_q_[0], 2);
-    else if (box_q_[1] > 8) box_q_[1] = ceil_div(box_q_[1], 2);
-    else if (box_q_[2] > 512) box_q_[2] = ceil_div(box_q_[2], 2);
-    else if (chunk_ > 8) chunk_ = ceil_div(chunk_, 2);
-    else if (slot_bytes_ <= budget) break;
-    else if (box_q_[1] > 1) box_q_[1] = ceil_div(box_q_[1], 2);
-    else if (chunk_ > 1) chunk_ = ceil_div(chunk_, 2);
-    else if (box_q_[2] > kernels_.lanes) box_q_[2] = ceil_div(box_q_[2], 2);
-    else return false;
+    if (box_q_[0] > 1)
+      box_q_[0] = ceil_div(box_q_[0], 2);
+    else if (box_q_[1] > 8)
+      box_q_[1] = ceil_div(box_q_[1], 2);
+    else if (box_q_[2] > 512)
+      box_q_[2] = ceil_div(box_q_[2], 2);
+    else if (chunk_ > 8)
+      chunk_ = ceil_div(chunk_, 2);
+    else if (slot_bytes_ <= budget)
+      break;
+    else if (box_q_[1] > 1)
+      box_q_[1] = ceil_div(box_q_[1], 2);
+    else if (chunk_ > 1)
+      chunk_ = ceil_div(chunk_, 2);
+    else if (box_q_[2] > kernels_.lanes)
+      box_q_[2] = ceil_div(box_q_[2], 2);
+    else
+      return false;
   }
   for (Set& s : sets_) {
     for (Index c = 0; c < chunk_; ++c)
@@ -165,8 +175,9 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
       const Index k0 = first + (to_x_ ? from + k : c), c0 = to_x_ ? c : from + k;
       for (Index d = 0; d < (taps_dense ? 1 : p.w[0]); ++d)
         for (Index h = 0; h < (taps_dense ? 1 : p.w[1]); ++h)
-          load_row(kernels_, slot.taps + (d * p.w[1] + h) * p.w[2], advance(w.data, w.dtype, w.offset({k0, c0, d, h, 0})),
-                   w.dtype, w.stride[4], taps_dense ? taps : p.w[2]);
+          load_row(kernels_, slot.taps + (d * p.w[1] + h) * p.w[2],
+                   advance(w.data, w.dtype, w.offset({k0, c0, d, h, 0})), w.dtype, w.stride[4],
+                   taps_dense ? taps : p.w[2]);
       for (Index t = 0; t < taps; ++t) zero += slot.taps[t] * T{};
       T* weights = slot.weights;
       for (const Set& s : sets_) {
@@ -230,7 +241,8 @@ void Rows<T>::multiply(const Set& s, const Box& b, Index k0, Index k, const T* w
 template <class T>
 void Rows<T>::store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const {
   const View& d = destination(o);
-  const Index dst_step = maps_[2].dst_step, begin = b.q0[2] * dst_step, end = std::min(b.q1[2] * dst_step, maps_[2].dst);
+  const Index dst_step = maps_[2].dst_step, begin = b.q0[2] * dst_step,
+              end = std::min(b.q1[2] * dst_step, maps_[2].dst);
   const std::size_t per_row = maps_[2].phases.size();
   const T* results = slot.results;
   for (std::size_t first = 0; first < sets_.size(); first += per_row) {
@@ -239,7 +251,8 @@ void Rows<T>::store(const Operands& o, Index n, Index g, const Box& b, const Slo
     for (Index c = 0; c < cd_; ++c) {
       T bias{};
       if (o.bias.data)
-        load_row(kernels_, &bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + c) * o.bias.stride[1]), o.bias.dtype, 1, 1);
+        load_row(kernels_, &bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + c) * o.bias.stride[1]), o.bias.dtype, 1,
+                 1);
       Index member = 0;
       for (const auto& md : fd->members)
         for (const auto& mh : fh->members) {
@@ -262,8 +275,8 @@ void Rows<T>::store(const Operands& o, Index n, Index g, const Box& b, const Slo
               const Index at = d.offset({n, g * cd_ + c, md.first + (b.q0[0] + qd) * maps_[0].dst_step,
                                          mh.first + b.q0[1] * maps_[1].dst_step, begin});
               kernels_.pad[static_cast<int>(d.dtype)](static_cast<T*>(d.data) + at, maps_[1].dst_step * d.stride[3],
-                                                      slot.streams[0].data + qd * planes_.plane(), planes_.row(), 1, e[1], 0,
-                                                      end - begin, 0);
+                                                      slot.streams[0].data + qd * planes_.plane(), planes_.row(), 1,
+                                                      e[1], 0, end - begin, 0);
               continue;
             }
             for (Index qh = 0; qh < e[1]; ++qh) {

@@ -44,7 +44,9 @@ struct Window {
   Index pixels() const { return size[0] * size[2] * size[3] * size[4]; }
 };
 
-inline Index even_part(Index size, Index most) { return ceil_div(size, ceil_div(size, std::clamp<Index>(most, 1, size))); }
+inline Index even_part(Index size, Index most) {
+  return ceil_div(size, ceil_div(size, std::clamp<Index>(most, 1, size)));
+}
 
 template <class T>
 class Tiled : public Pass {

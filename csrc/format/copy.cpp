@@ -34,9 +34,14 @@ void load_row(const KernelSet<T>& k, T* dst, const void* src, DType dtype, Index
     const Index n = std::min(kBlock, count - i);
     const void* s = advance(src, dtype, i * stride);
     switch (size_of(dtype)) {
-      case 2: gather_elements<std::uint16_t>(block, s, stride, n); break;
-      case 4: gather_elements<std::uint32_t>(block, s, stride, n); break;
-      default: gather_elements<std::uint64_t>(block, s, stride, n);
+      case 2:
+        gather_elements<std::uint16_t>(block, s, stride, n);
+        break;
+      case 4:
+        gather_elements<std::uint32_t>(block, s, stride, n);
+        break;
+      default:
+        gather_elements<std::uint64_t>(block, s, stride, n);
     }
     load(dst + i, block, n);
   }
@@ -52,9 +57,14 @@ void store_row(const KernelSet<T>& k, void* dst, DType dtype, Index stride, cons
     void* d = advance(dst, dtype, i * stride);
     store(block, src + i, n);
     switch (size_of(dtype)) {
-      case 2: scatter_elements<std::uint16_t>(d, stride, block, n); break;
-      case 4: scatter_elements<std::uint32_t>(d, stride, block, n); break;
-      default: scatter_elements<std::uint64_t>(d, stride, block, n);
+      case 2:
+        scatter_elements<std::uint16_t>(d, stride, block, n);
+        break;
+      case 4:
+        scatter_elements<std::uint32_t>(d, stride, block, n);
+        break;
+      default:
+        scatter_elements<std::uint64_t>(d, stride, block, n);
     }
   }
 }
@@ -117,9 +127,9 @@ void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View
   }
 }
 
-#define CONVBWD_INSTANTIATE(T)                                                                \
-  template void copy_in(const KernelSet<T>&, T*, const Index5&, const View&);                 \
-  template void load_row(const KernelSet<T>&, T*, const void*, DType, Index, Index);          \
+#define CONVBWD_INSTANTIATE(T)                                                       \
+  template void copy_in(const KernelSet<T>&, T*, const Index5&, const View&);        \
+  template void load_row(const KernelSet<T>&, T*, const void*, DType, Index, Index); \
   template void store_row(const KernelSet<T>&, void*, DType, Index, const T*, Index);
 CONVBWD_INSTANTIATE(float)
 CONVBWD_INSTANTIATE(double)

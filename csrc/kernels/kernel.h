@@ -33,8 +33,8 @@ struct GatherKernel {
 ///   C[i*ldc + p] (+)= sum over t < taps of W[t*m + i] * S[offset[t] + p]
 /// S must be readable, and C writable, up to `len` rounded up to whole vectors.
 template <class T>
-using RowsFn = void (*)(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w,
-                        T* c, std::ptrdiff_t ldc, bool accumulate);
+using RowsFn = void (*)(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps,
+                        const T* w, T* c, std::ptrdiff_t ldc, bool accumulate);
 
 /// Dot products along pixels, for i < m <= dots_mr, j < nt <= dots_nt:
 ///   out[i*ldo + j] += sum over p < len of A[i*lda + p] * X[offset[j] + p]
@@ -57,8 +57,8 @@ using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff
                        std::int64_t rows, std::int64_t left, std::int64_t width, std::int64_t right);
 
 /// Transforms of Winograd F(2x2, 3x3). A frequency (4*row + column of a 4x4 tile) of a tile is a vector along channels;
-/// frequencies lie `fstep` elements apart, tiles `tstep`. Rows of pixels are dense arrays of such vectors, columns outside
-/// [0, width) are zeros. output and taps return whether all that they computed is finite.
+/// frequencies lie `fstep` elements apart, tiles `tstep`. Rows of pixels are dense arrays of such vectors, columns
+/// outside [0, width) are zeros. output and taps return whether all that they computed is finite.
 template <class T>
 struct WinogradKernels {
   /// Tiles of four rows, the first from column `first` on, each two columns after the last one.
@@ -93,8 +93,8 @@ struct KernelSet {
   PadFn<T> pad[4];
   void (*load[4])(T* dst, const void* src, std::int64_t n);
   void (*store[4])(void* dst, const T* src, std::int64_t n);
-  void (*interleave)(T* dst, const T* even, const T* odd, std::int64_t n);    // dst[2i] = even[i], dst[2i+1] = odd[i]
-  double (*sum)(const T* p, std::int64_t n);                                  // in sixteen interleaved sums
+  void (*interleave)(T* dst, const T* even, const T* odd, std::int64_t n);  // dst[2i] = even[i], dst[2i+1] = odd[i]
+  double (*sum)(const T* p, std::int64_t n);                                // in sixteen interleaved sums
   /// The largest magnitude over the mean of those that are not zero; NaN where something is not finite. Whole vectors.
   T (*peak)(const T* p, std::int64_t n);
   WinogradKernels<T> winograd;
@@ -108,8 +108,8 @@ struct KernelSet {
 #define CONVBWD_ISA_LIST(X) X(generic)
 #endif
 
-#define CONVBWD_DECLARE(isa)                          \
-  extern const KernelSet<float> kernels_f32_##isa;    \
+#define CONVBWD_DECLARE(isa)                       \
+  extern const KernelSet<float> kernels_f32_##isa; \
   extern const KernelSet<double> kernels_f64_##isa;
 CONVBWD_ISA_LIST(CONVBWD_DECLARE)
 #undef CONVBWD_DECLARE

@@ -38,10 +38,18 @@ INLINE V<T> splat(T s) {
 }
 // The first n elements of a vector, 0 <= n <= lanes; loaded, the others are zero. Memory behind them is not touched.
 #if VECTOR_BYTES == 64
-INLINE V<float> load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p); }
-INLINE V<double> load_part(const double* p, int n) { return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p); }
-INLINE void store_part(float* p, V<float> v, int n) { _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v); }
-INLINE void store_part(double* p, V<double> v, int n) { _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v); }
+INLINE V<float> load_part(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+}
+INLINE V<double> load_part(const double* p, int n) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
+}
+INLINE void store_part(float* p, V<float> v, int n) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
+}
+INLINE void store_part(double* p, V<double> v, int n) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v);
+}
 #elif VECTOR_BYTES == 32
 alignas(32) constexpr std::int64_t kMask64[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
 alignas(32) constexpr std::int32_t kMask32[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
@@ -81,8 +89,10 @@ template <class T, class S>
 struct Convert {
   static INLINE T in(S s) { return static_cast<T>(widen(s)); }
   static INLINE void out(T t, S& s) {
-    if constexpr (sizeof(T) == 8 && sizeof(S) == 2) narrow(to_odd(t), s);
-    else narrow(static_cast<float>(t), s);
+    if constexpr (sizeof(T) == 8 && sizeof(S) == 2)
+      narrow(to_odd(t), s);
+    else
+      narrow(static_cast<float>(t), s);
   }
 };
 template <class T>
@@ -139,8 +149,10 @@ void pad_rows(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, s
   for (; rows > 0; --rows, dst += ldd, s += lds) {
     for (std::int64_t i = 0; i < left; ++i) dst[i] = T{};
     T* d = dst + left;
-    if (step == 1) copy_row<T, S>(d, s, width);
-    else for (std::int64_t i = 0; i < width; ++i) d[i] = Convert<T, S>::in(s[i * step]);
+    if (step == 1)
+      copy_row<T, S>(d, s, width);
+    else
+      for (std::int64_t i = 0; i < width; ++i) d[i] = Convert<T, S>::in(s[i * step]);
     for (std::int64_t i = 0; i < right; ++i) d[width + i] = T{};
   }
 }
@@ -191,8 +203,9 @@ INLINE void transpose_square(V<T>* r) {
 
 // One square: rows from r0 on, columns from k0 on; `tap` and `outer` say where column k0 goes and move on with it.
 template <class T, class S>
-INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const S* s, const std::ptrdiff_t* row,
-                            std::ptrdiff_t lds, int live, int out, int width, std::int64_t& tap, std::ptrdiff_t& outer) {
+INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const S* s,
+                            const std::ptrdiff_t* row, std::ptrdiff_t lds, int live, int out, int width,
+                            std::int64_t& tap, std::ptrdiff_t& outer) {
   constexpr int L = Vec<T>::lanes;
   V<T> v[L];
   if (live >= L && width == L) {
@@ -362,8 +375,10 @@ INLINE V<T> shift_down(V<T> v) {
 template <class T, int kHalf = Vec<T>::lanes / 2>
 INLINE T sum_lanes(V<T> v) {
   v += shift_down<kHalf, T>(v);
-  if constexpr (kHalf > 1) return sum_lanes<T, kHalf / 2>(v);
-  else return v[0];
+  if constexpr (kHalf > 1)
+    return sum_lanes<T, kHalf / 2>(v);
+  else
+    return v[0];
 }
 
 template <class T, int M, int N>

@@ -6,10 +6,12 @@ template <>
 const KernelSet<float>& kernel_set<float>(Isa isa) {
   switch (isa) {
 #define CONVBWD_CASE(name) \
-  case Isa::name: return kernels_f32_##name;
+  case Isa::name:          \
+    return kernels_f32_##name;
     CONVBWD_ISA_LIST(CONVBWD_CASE)
 #undef CONVBWD_CASE
-    default: return kernels_f32_generic;
+    default:
+      return kernels_f32_generic;
   }
 }
 
@@ -17,10 +19,12 @@ template <>
 const KernelSet<double>& kernel_set<double>(Isa isa) {
   switch (isa) {
 #define CONVBWD_CASE(name) \
-  case Isa::name: return kernels_f64_##name;
+  case Isa::name:          \
+    return kernels_f64_##name;
     CONVBWD_ISA_LIST(CONVBWD_CASE)
 #undef CONVBWD_CASE
-    default: return kernels_f64_generic;
+    default:
+      return kernels_f64_generic;
   }
 }
 

@@ -35,8 +35,8 @@ struct Request {
   std::int64_t groups = 1;
   std::array<bool, 3> output_mask{true, true, true};
   bool channels_last = false;  ///< messages print image shapes as (N, *spatial, C); tensors stay channels-first
-  std::array<Shape, 3> result_strides;  ///< where results will be written; empty: dense, in (N, *spatial, C) order where
-                                        ///< channels_last says so
+  std::array<Shape, 3> result_strides;  ///< where results will be written; empty: dense, in (N, *spatial, C) order
+                                        ///< where channels_last says so
   Algorithm algorithm = Algorithm::automatic;
 };
 
@@ -61,9 +61,10 @@ class Plan {
   /// Algorithm, tiles and workspace of each pass, a line each.
   std::string explain() const;
 
-  /// Tensors must have the dtypes, shapes and strides that the plan was made for, else Error(value). Elements of a result
-  /// must not overlap each other or an operand. A result that the mask leaves out is not touched.
-  void backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight, const std::array<Tensor, 3>& results) const;
+  /// Tensors must have the dtypes, shapes and strides that the plan was made for, else Error(value). Elements of a
+  /// result must not overlap each other or an operand. A result that the mask leaves out is not touched.
+  void backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+                const std::array<Tensor, 3>& results) const;
   void forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const;
 
  private:
@@ -72,7 +73,8 @@ class Plan {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Threads of the library's own pool. Default: CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of this process.
+/// Threads of the library's own pool. Default: CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of this
+/// process.
 void set_num_threads(int threads);  ///< throws Error(value) unless threads >= 1
 int get_num_threads();
 

@@ -1,4 +1,5 @@
-// The vocabulary of the library: element types, errors, views. Included by everything, includes only the standard library.
+// The vocabulary of the library: element types, errors, views. Included by everything, includes only the standard
+// library.
 #pragma once
 
 #include <array>
@@ -14,9 +15,7 @@ namespace convbwd {
 enum class DType : std::uint8_t { float64, float32, float16, bfloat16 };
 inline constexpr int kDTypes = 4;
 
-constexpr std::size_t size_of(DType t) noexcept {
-  return t == DType::float64 ? 8 : t == DType::float32 ? 4 : 2;
-}
+constexpr std::size_t size_of(DType t) noexcept { return t == DType::float64 ? 8 : t == DType::float32 ? 4 : 2; }
 constexpr const char* name_of(DType t) noexcept {
   constexpr const char* names[] = {"float64", "float32", "float16", "bfloat16"};
   return names[static_cast<int>(t)];
