@@ -8,8 +8,6 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
-#else
-#include <fstream>
 #endif
 
 namespace convbwd {
@@ -65,43 +63,9 @@ Isa best_of_processor() {
   return has(saved, kZmm) && has(extended.b, kAvx512) ? Isa::avx512 : Isa::avx2;
 }
 
-CacheSizes read_cache_sizes() {
-  CacheSizes sizes;
-  std::size_t* const of_level[] = {&sizes.l1d, &sizes.l2, &sizes.l3};
-  for (const unsigned leaf :
-       {0x4u, 0x8000001du}) {  // Intel's leaf and AMD's, of one encoding; a foreign one reads as zero
-    for (unsigned i = 0;; ++i) {
-      const Registers r = cpuid(leaf, i);
-      const unsigned type = r.a & 31, level = (r.a >> 5) & 7;
-      if (type == 0) break;
-      constexpr unsigned kInstructions = 2;
-      if (type == kInstructions || level < 1 || level > 3) continue;
-      const std::size_t line = (r.b & 0xfff) + 1, partitions = ((r.b >> 12) & 0x3ff) + 1, ways = (r.b >> 22) + 1;
-      *of_level[level - 1] = line * partitions * ways * (std::size_t{r.c} + 1);
-    }
-  }
-  return sizes;
-}
-
 #else
 
 Isa best_of_processor() { return Isa::generic; }
-
-CacheSizes read_cache_sizes() {
-  CacheSizes sizes;
-  std::size_t* const of_level[] = {&sizes.l1d, &sizes.l2, &sizes.l3};
-  for (int i = 0;; ++i) {
-    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
-    int level = 0;
-    std::string type;
-    std::size_t kibibytes = 0;
-    if (!(std::ifstream(folder + "level") >> level)) break;
-    std::ifstream(folder + "type") >> type;
-    std::ifstream(folder + "size") >> kibibytes;  // "32K"
-    if (type != "Instruction" && level >= 1 && level <= 3 && kibibytes > 0) *of_level[level - 1] = kibibytes << 10;
-  }
-  return sizes;
-}
 
 #endif
 
@@ -129,11 +93,6 @@ Isa active_isa() {
 void set_isa(std::optional<Isa> isa) {
   if (isa && !supported(*isa)) reject_isa("set_isa: isa", name_of(*isa));
   g_isa.store(isa ? static_cast<int>(*isa) : kUnset, std::memory_order_relaxed);
-}
-
-const CacheSizes& cache_sizes() {
-  static const CacheSizes sizes = read_cache_sizes();
-  return sizes;
 }
 
 }  // namespace convbwd

@@ -1,7 +1,6 @@
 // Layer base: what the processor can do. Every choice by instruction set in the library comes from active_isa().
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -23,13 +22,5 @@ Isa active_isa();
 
 /// Overrides the choice (for tests), or with nullopt goes back to the default. Throws Error(value) where not supported.
 void set_isa(std::optional<Isa> isa);
-
-/// Bytes of the caches that one core sees; the usual sizes where the machine does not tell.
-struct CacheSizes {
-  std::size_t l1d = std::size_t{32} << 10;
-  std::size_t l2 = std::size_t{1} << 20;
-  std::size_t l3 = std::size_t{8} << 20;
-};
-const CacheSizes& cache_sizes();
 
 }  // namespace convbwd

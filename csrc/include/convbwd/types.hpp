@@ -13,7 +13,6 @@ namespace convbwd {
 
 /// Element types of tensors.
 enum class DType : std::uint8_t { float64, float32, float16, bfloat16 };
-inline constexpr int kDTypes = 4;
 
 constexpr std::size_t size_of(DType t) noexcept { return t == DType::float64 ? 8 : t == DType::float32 ? 4 : 2; }
 constexpr const char* name_of(DType t) noexcept {
