@@ -6,12 +6,13 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxPixels = 480;        // flat optimum from 240 to 960 pixels and
-constexpr Index kReduction = 768;        // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
-constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside panels and images
-constexpr Index kLeastPixels = 8;        // one tile of the tallest register kernel
-constexpr Index kLeastChunk = 16;        // below, a narrower block of channels is better than a shorter sum
-constexpr Index kFewPixels = 128;        // too few to pay for packing weights that lie dense along columns
+constexpr Index kBoxPixels = 480;         // flat optimum from 240 to 960 pixels and
+constexpr Index kReduction = 768;         // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
+constexpr Index kTileBytes = 256 << 10;   // results of a task: stay in L2 beside panels and images
+constexpr Index kOwnTileBytes = 1 << 20;  // where each task packs its own panels: larger boxes pack less
+constexpr Index kLeastPixels = 8;         // one tile of the tallest register kernel
+constexpr Index kLeastChunk = 16;         // below, a narrower block of channels is better than a shorter sum
+constexpr Index kFewPixels = 128;         // too few to pay for packing weights that lie dense along columns
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
 
@@ -304,13 +305,15 @@ bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weigh
   group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
   const Index panels = prepack_ ? spec_.problem.groups * group_panels_ * cs_ * static_cast<Index>(sizeof(T)) : 0;
   return share(boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3] * blocks_ * spec_.problem.groups, round_up(panels, 64),
-               static_cast<Index>(slot.used()));
+               static_cast<Index>(slot.used()), least_slots_);
 }
 
 template <class T>
 bool Gather<T>::plan() {
   lay_out(densely(spec_.operands));
-  if (!search()) return false;
+  // Two slots where they fit, whatever the number of threads is: tiles do not depend on it.
+  for (least_slots_ = 2; !search(); --least_slots_)
+    if (least_slots_ == 1) return false;
   lay_out(spec_.operands);
   configure(channels_, pixels_, prepack_, weights_in_place_ && weights_may_stay_);
   return true;
@@ -327,7 +330,7 @@ bool Gather<T>::search() {
   vectors_ = widest_block(kernels_, cd_ * members);
   // The chunk fixes the order of sums: it depends on the shape alone.
   const auto affordable = [&](Index channels) {
-    return budget / 2 / item / std::max<Index>(1, panel_columns(channels));
+    return budget / 4 / item / std::max<Index>(1, panel_columns(channels));
   };
   Index chunk = affordable(std::max<Index>(1, vectors_ * lanes / members));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
@@ -335,26 +338,28 @@ bool Gather<T>::search() {
   chunk_ = ceil_div(cs_, ceil_div(cs_, chunk));
   const Index volume = p.n * count_[0] * count_[1] * count_[2];
   const Index pixels = std::max<Index>(64, kBoxPixels / std::max<Index>(1, live_sets / 2));
+  // Channels of a block of so many vectors, and bytes that its results take for each pixel.
+  const int widest = vectors_;
+  const auto unit = [&] { return std::max<Index>(1, vectors_ * lanes / members); };
+  const auto unit_bytes = [&] { return round_up(unit() * members, lanes) * item * std::max<Index>(1, live_sets); };
+  const auto boxes = [&] { return boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3] * p.groups; };
   for (; vectors_ >= 1; --vectors_) {
-    const Index unit = std::max<Index>(1, vectors_ * lanes / members);
-    const Index unit_bytes = round_up(unit * members, lanes) * item * std::max<Index>(1, live_sets);
-    Index channels = std::max<Index>(1, kTileBytes / (unit_bytes * pixels)) * unit;
-    const auto enough = [&](Index c, Index px) {
-      set_box(px);
-      return boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3] * ceil_div(cd_, c) * p.groups >= kMinTasks;
-    };
-    if (!enough(channels, pixels)) channels = unit;
+    set_box(pixels);
+    Index channels = std::max<Index>(1, kTileBytes / (unit_bytes() * pixels)) * unit();
+    if (boxes() * ceil_div(cd_, channels) < kMinTasks) channels = unit();
     // Enough boxes to pay for panels that all of them share.
     if (volume > pixels && configure(channels, pixels, true, false)) return true;
-    // Else few boxes, each with its own panels: the larger the box, the less packing.
     if (weights_may_stay_ && volume <= kFewPixels && configure(channels, pixels, false, true)) return true;
-    const Index most = std::max(pixels, (Index{1} << 20) / unit_bytes);
-    for (Index px = most; px >= kLeastPixels; px /= 2) {
-      if (px < pixels || volume > px / 2)
-        if (configure(unit, px, false, false)) return true;
-      if (px <= pixels && weights_may_stay_ && configure(unit, px, false, true)) return true;
-    }
   }
+  // Else few boxes, each with its own panels: the larger the box, the less packing, even if blocks are narrower.
+  vectors_ = widest;
+  const Index most = std::max(pixels, kOwnTileBytes / unit_bytes());
+  for (const int narrowest : {std::min(2, widest), 1})
+    for (Index px = most; px >= kLeastPixels; px /= 2)
+      for (vectors_ = widest; vectors_ >= narrowest; --vectors_) {
+        if ((px < pixels || volume > px / 2) && configure(unit(), px, false, false)) return true;
+        if (px <= pixels && weights_may_stay_ && configure(unit(), px, false, true)) return true;
+      }
   return false;
 }
 

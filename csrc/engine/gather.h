@@ -116,7 +116,7 @@ class Gather final : public SlottedPass {
   bool direct_ = false;           // pixels are dense in the destination: transpose into place
   bool weights_may_stay_ = false, weights_in_place_ = false, prepack_ = false;
   Index copy_plane_ = 0, group_panels_ = 0;
-  Index chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1, pixels_ = 1;
+  Index least_slots_ = 1, chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1, pixels_ = 1;
   Index box_n_ = 1;
   Index3 box_q_{1, 1, 1};
   std::array<Index, 4> boxes_{1, 1, 1, 1};

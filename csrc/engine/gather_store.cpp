@@ -113,7 +113,8 @@ void Gather<T>::store_direct(const View& d, Index channels, const Set& s, const 
           if (lead) transpose(&to, 1, d.stride[1], tiles + pixels * n0, natural, kernel.nr, lead, lead, n);
           if (lead == length) continue;
           to += lead;
-          transpose(&to, 1, d.stride[1], tiles + pixels * n0, natural + lead, kernel.nr, length - lead, length - lead, n);
+          transpose(&to, 1, d.stride[1], tiles + pixels * n0, natural + lead, kernel.nr, length - lead, length - lead,
+                    n);
         }
   });
 }

@@ -67,7 +67,7 @@ class GatherWeights final : public SlottedPass {
   int vectors_ = 1;
   Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;
   Index taps_ = 1, tap_blocks_ = 1;  // all taps, unless those of a single channel are too many for a task
-  Index tile_elements_ = 0;
+  Index tile_elements_ = 0, least_slots_ = 1;
 };
 
 template <class T>
@@ -139,7 +139,7 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
   carve(slot);
   const Index tasks = p.groups * row_blocks_ * tap_blocks_ * column_blocks_ * slabs_;
   const Index tiles = slabs_ > 1 ? tasks * round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) : 0;
-  return share(tasks, tiles, static_cast<Index>(slot.used()));
+  return share(tasks, tiles, static_cast<Index>(slot.used()), least_slots_);
 }
 
 template <class T>
@@ -152,7 +152,9 @@ void GatherWeights<T>::lay_out(const View& w) {
 template <class T>
 bool GatherWeights<T>::plan() {
   lay_out(densely(spec_.operands).w);
-  if (!search()) return false;
+  // Two slots where they fit, whatever the number of threads is: tiles do not depend on it.
+  for (least_slots_ = 2; !search(); --least_slots_)
+    if (least_slots_ == 1) return false;
   lay_out(spec_.operands.w);
   configure(vectors_, rows_, taps_);
   return true;

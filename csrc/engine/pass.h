@@ -59,13 +59,13 @@ class SlottedPass : public Pass {
  protected:
   explicit SlottedPass(const PassSpec& spec) : spec_(spec) {}
 
-  /// As many slots as threads, tasks and the budget allow; false where the budget does not even hold one.
-  bool share(Index tasks, Index shared_bytes, Index slot_bytes) {
+  /// As many slots as threads, tasks and the budget allow; false where the budget does not even hold `least`.
+  bool share(Index tasks, Index shared_bytes, Index slot_bytes, Index least = 1) {
     tasks_ = tasks, shared_bytes_ = shared_bytes, slot_bytes_ = slot_bytes;
     const Index left = static_cast<Index>(spec_.budget) - shared_bytes;
     const Index room = slot_bytes > 0 ? left / slot_bytes : tasks;
     slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks, room}));
-    return left >= slot_bytes;
+    return left >= slot_bytes * std::min(least, tasks);
   }
   int slots() const { return static_cast<int>(slots_); }
   std::byte* slot(std::byte* workspace, int number) const { return workspace + shared_bytes_ + number * slot_bytes_; }
