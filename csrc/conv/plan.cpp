@@ -146,7 +146,7 @@ struct Plan::Impl {
 };
 
 Plan Plan::make(const Request& r) {
-  static PlanCache<Impl> cache(kCachedPlans);
+  static auto& cache = *new PlanCache<Impl>(kCachedPlans);  // outlives threads that run on at exit
   const PlanKey key(r, get_num_threads(), static_cast<int>(active_isa()));
   if (!key.whole()) return Plan(Impl::make(r));
   if (auto known = cache.find(key)) return Plan(std::move(known));

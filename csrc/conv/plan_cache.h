@@ -33,14 +33,16 @@ class PlanKey {
   std::size_t count_ = 0, hash_ = 14695981039346656037u;  // FNV-1a's start
 };
 
-/// A bounded map from keys to plans; the least recently used plan goes first. Safe to use from many threads.
+/// A bounded map from keys to plans; the least recently used plan goes first. Safe to use from many threads. Nobody waits
+/// for it: while another thread is in it, and for ever after a fork in such a moment, it neither finds nor keeps.
 template <class Plan>
 class PlanCache {
  public:
   explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
 
   std::shared_ptr<const Plan> find(const PlanKey& key) {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return nullptr;
     const auto at = index_.find(&key);
     if (at == index_.end()) return nullptr;
     entries_.splice(entries_.begin(), entries_, at->second);
@@ -48,8 +50,8 @@ class PlanCache {
   }
 
   void insert(const PlanKey& key, std::shared_ptr<const Plan> plan) {
-    const std::lock_guard lock(mutex_);
-    if (index_.contains(&key)) return;  // another thread was faster
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || index_.contains(&key)) return;  // another thread may have been faster
     if (entries_.size() == capacity_) {
       index_.erase(&entries_.back().key);
       entries_.pop_back();
