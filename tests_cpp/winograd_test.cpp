@@ -216,7 +216,6 @@ TEST_P(Winograd, HasTheSameBitsForAllThreadsAndLayouts) {
 INSTANTIATE_TEST_SUITE_P(, Winograd, testing::ValuesIn(problems()),
                          [](const auto& test) { return to_string(test.param); });
 
-// Results of a pass over float32 operands, and by the definition.
 // The largest error of results, and their sum of squares.
 std::array<double, 2> errors(const std::vector<double>& got, const std::vector<double>& truth) {
   std::array<double, 2> e{};
@@ -269,6 +268,13 @@ TEST(WinogradGuard, LeavesSpikesToDirectSums) {
     EXPECT_NE(call.run(*pass), call.run(*direct));
     call.put(unknown == Unknown::x ? 2 : 0, {1, 40, 0, 7, 8}, 1e4);
     EXPECT_EQ(call.run(*pass), call.run(*direct));
+  }
+}
+
+TEST(WinogradGuard, NoticesSumsThatAreNotFinite) {
+  const std::vector<float> large(1 << 13, 0x1p116f);
+  for (const Isa isa : kIsas) {
+    if (supported(isa)) EXPECT_TRUE(std::isnan(kernel_set<float>(isa).peak(large.data(), 1 << 13))) << name_of(isa);
   }
 }
 

@@ -32,6 +32,11 @@ struct View {
   }
 };
 
+/// Whether the last three axes lie in memory as one run.
+inline bool dense_planes(const View& v) {
+  return v.stride[4] == 1 && v.stride[3] == v.size[4] && v.stride[2] == v.size[3] * v.size[4];
+}
+
 /// Strides of a dense tensor in C order.
 inline Index5 dense_strides(const Index5& size) {
   Index5 stride;

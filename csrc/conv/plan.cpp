@@ -15,12 +15,14 @@
 namespace convbwd {
 namespace {
 
-// Below so many channels vectors run along pixels: a panel of channels would waste most of its lanes.
+// Up to so many channels vectors run along pixels: a panel of channels would waste most of its lanes.
 constexpr Index kFewChannels = 8;
-// Below so many products packing costs more than it saves.
+// Up to so many products packing costs more than it saves.
 constexpr double kTinyProducts = 4096;
 // Above so many, no workspace limit justifies plain loops.
 constexpr double kManyProducts = 1 << 17;
+// Winograd is taken below so much of a direct pass's time, as far as its cost rule can tell.
+constexpr double kWorthwhile = 0.85;
 constexpr std::size_t kCachedPlans = 256;  // the layers of a large network, each way
 constexpr std::size_t kNoLimit = std::size_t{1} << 50;
 
@@ -95,7 +97,7 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
 
   // Members of a merged phase set are columns too: patches are wide even with few channels.
   const bool weights = spec.unknown == Unknown::w;
-  Index width = weights ? p.co : spec.unknown == Unknown::x ? p.ci : p.co;
+  Index width = spec.unknown == Unknown::x ? p.ci : p.co;
   if (spec.unknown == Unknown::x)
     for (int a = 0; a < 3; ++a) {
       std::size_t members = 1;
@@ -104,7 +106,8 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
       width *= static_cast<Index>(members);
     }
   const bool few = algorithm != Algorithm::blas && width <= kFewChannels;
-  if (algorithm == Algorithm::automatic && !blas && winograd_pays(spec, native)) return make_winograd(spec, native);
+  if (algorithm == Algorithm::automatic && !blas)
+    if (auto pass = make_winograd(spec, native, kWorthwhile)) return pass;
   for (const std::size_t budget : {spec.budget, kNoLimit}) {
     spec.budget = budget;
     for (const bool vectors_along_pixels : {few, !few}) {
@@ -128,7 +131,7 @@ std::unique_ptr<Pass> make_pass(const PassSpec& spec, Algorithm algorithm) {
 }  // namespace
 
 struct Plan::Impl {
-  static std::shared_ptr<const Impl> make(const Request& request);
+  static std::shared_ptr<const Impl> make(const Request& request, int threads);
 
   Checked checked;
   bool is_backward = false;
@@ -147,15 +150,16 @@ struct Plan::Impl {
 
 Plan Plan::make(const Request& r) {
   static auto& cache = *new PlanCache<Impl>(kCachedPlans);  // outlives threads that run on at exit
-  const PlanKey key(r, get_num_threads(), static_cast<int>(active_isa()));
-  if (!key.whole()) return Plan(Impl::make(r));
+  const int threads = get_num_threads();
+  const PlanKey key(r, threads, static_cast<int>(active_isa()));
+  if (!key.whole()) return Plan(Impl::make(r, threads));
   if (auto known = cache.find(key)) return Plan(std::move(known));
-  auto impl = Impl::make(r);
+  auto impl = Impl::make(r, threads);
   cache.insert(key, impl);
   return Plan(std::move(impl));
 }
 
-std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r) {
+std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads) {
   auto impl = std::make_shared<Impl>();
   impl->checked = check(r);
   const Checked& c = impl->checked;
@@ -164,7 +168,6 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r) {
                 std::string(r.function) + ": algorithm 'blas' needs a build with OpenBLAS, got a build without it");
   const Problem& p = c.problem;
   const bool empty = p.n == 0 || p.ci == 0 || p.co == 0;
-  const int threads = get_num_threads();
   impl->input = five_axes(r.input, c.unbatched);
   impl->weight = five_axes(r.weight, false);
   const View &input = impl->input, &weight = impl->weight, &grad_output = impl->grad_output;

@@ -33,14 +33,14 @@ class PlanKey {
   std::size_t count_ = 0, hash_ = 14695981039346656037u;  // FNV-1a's start
 };
 
-/// A bounded map from keys to plans; the least recently used plan goes first. Safe to use from many threads. Nobody waits
-/// for it: while another thread is in it, and for ever after a fork in such a moment, it neither finds nor keeps.
-template <class Plan>
+/// A bounded map from keys to plans; the least recently used plan goes first. Safe to use from many threads. Nobody
+/// waits for it: while another thread is in it, and for ever after a fork in such a moment, it neither finds nor keeps.
+template <class Value>
 class PlanCache {
  public:
   explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
 
-  std::shared_ptr<const Plan> find(const PlanKey& key) {
+  std::shared_ptr<const Value> find(const PlanKey& key) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return nullptr;
     const auto at = index_.find(&key);
@@ -49,7 +49,7 @@ class PlanCache {
     return at->second->plan;
   }
 
-  void insert(const PlanKey& key, std::shared_ptr<const Plan> plan) {
+  void insert(const PlanKey& key, std::shared_ptr<const Value> plan) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || index_.contains(&key)) return;  // another thread may have been faster
     if (entries_.size() == capacity_) {
@@ -63,7 +63,7 @@ class PlanCache {
  private:
   struct Entry {
     PlanKey key;
-    std::shared_ptr<const Plan> plan;
+    std::shared_ptr<const Value> plan;
   };
   struct Hash {
     std::size_t operator()(const PlanKey* key) const { return key->hash(); }

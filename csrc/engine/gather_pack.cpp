@@ -17,7 +17,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   at[weight_k_] += k0;
   const View w = o.w.at(at, o.w.size);
   const Index taps = p.taps();
-  const bool taps_dense = w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
+  const bool taps_dense = dense_planes(w);
   if (!one_member_ || !taps_dense) {
     for (const Set& s : sets_) {
       each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
@@ -73,7 +73,7 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
   const Problem& p = spec_.problem;
   const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_], taps = p.taps();
   const auto& [fd, fh, fw] = s.phase;
-  const bool rows_dense = sn == taps && w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
+  const bool rows_dense = sn == taps && dense_planes(w);
   // Channels of these columns: where all their taps lie in one row of w, it is loaded as a whole for each k.
   const Index c0 = member_major_ ? 0 : n0 / s.members;
   const Index c1 = member_major_ ? channels : (n0 + n - 1) / s.members + 1;

@@ -107,7 +107,8 @@ void Gather<T>::store_direct(const View& d, Index channels, const Set& s, const 
                            (fd->members[0].first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
                            (fh->members[0].first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + b.q0[2];
           T* to = static_cast<T*>(d.data) + at;
-          // Whole cache lines, if the first line of each channel begins at the same place of one.
+          // Whole vectors (with AVX-512 they are cache lines), if the first line of each channel begins at the same
+          // place of one.
           const auto misplaced = static_cast<Index>(reinterpret_cast<std::uintptr_t>(to) / sizeof(T)) % kernels_.lanes;
           const int lead = static_cast<int>(misplaced ? std::min<Index>(kernels_.lanes - misplaced, length) : 0);
           if (lead) transpose(&to, 1, d.stride[1], tiles + pixels * n0, natural, kernel.nr, lead, lead, n);

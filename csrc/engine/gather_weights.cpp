@@ -1,8 +1,7 @@
 // Unknown w by the gathering kernel: a reduction over output pixels. Rows of a tile are (input channel, tap) pairs
 // whose taps lie inside the image for the same outputs, so that one list of segments serves the tile and padding is
-// never multiplied; columns are output channels, dy being packed to [pixel][column]. Long reductions run in chunks
+// never multiplied; columns are output channels, y being packed to [pixel][column]. Long reductions run in chunks
 // whose sums are added in order, and where there are few results in slabs that separate tasks sum and one adds up.
-#include <cstring>
 #include <numeric>
 #include <sstream>
 
@@ -145,8 +144,7 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
 template <class T>
 void GatherWeights<T>::lay_out(const View& w) {
   const Problem& p = spec_.problem;
-  in_place_store_ = w.dtype == compute_dtype<T> && w.stride[swap_ ? 0 : 1] == p.taps() && w.stride[4] == 1 &&
-                    w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
+  in_place_store_ = w.dtype == compute_dtype<T> && w.stride[swap_ ? 0 : 1] == p.taps() && dense_planes(w);
 }
 
 template <class T>
@@ -251,7 +249,7 @@ void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, co
     x = static_cast<const T*>(image.data) + (g * cm_ + m0) * stride[1];
   }
 
-  // Along axis i of the nest the image moves by step_of(i) elements an output, from origin on.
+  // Along axis i of the nest the image moves by move[i] elements an output, from origin on.
   Index4 move;
   Index origin = shift;
   for (std::size_t i = 0; i < 4; ++i) {
@@ -326,7 +324,7 @@ void GatherWeights<T>::store(const Operands& o, const Block& b, const T* tiles, 
   const int nr = kernel(n).nr;
   View w = o.w.at({g * p.co + (swap_ ? m0 : n0), swap_ ? n0 : m0, 0, 0, 0}, o.w.size);
   const Index sn = w.stride[swap_ ? 1 : 0], sm = w.stride[swap_ ? 0 : 1];
-  const bool taps_dense = w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
+  const bool taps_dense = dense_planes(w);
   // Whether rows lie evenly spaced in w.
   const bool rows_even = p.taps() == 1 || (taps_dense && (m == 1 || (sm == p.taps() && taps == p.taps())));
   const Index step = p.taps() == 1 ? sm : 1, first = rows_even ? t0 : 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -18,7 +19,8 @@ namespace convbwd {
 enum class Unknown : std::uint8_t { x, w, y };
 
 /// The tensors of a problem; the unknown one is written. Only shapes, strides and dtypes are set while planning.
-/// `bias` (unknown y only) has its elements along axis 1, and no data where there is none.
+/// `bias`, of a forward pass or the result of a bias gradient, has its elements along axis 1, and no data where there
+/// is none.
 struct Operands {
   View x, w, y, bias;
 };
@@ -86,12 +88,11 @@ template <class T>
 std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown x, y
 template <class T>
 std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown w
+std::unique_ptr<Pass> make_reference(const PassSpec& spec);                          // any
+/// Any unknown, dense 3x3 windows; null too where it would take more than `most` of a direct pass's time.
 template <class T>
-std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels);  // any; dense 3x3
-std::unique_ptr<Pass> make_reference(const PassSpec& spec);                              // any
-/// Whether make_winograd is expected to be clearly faster than make_gather and make_gather_weights.
-template <class T>
-bool winograd_pays(const PassSpec& spec, const KernelSet<T>& kernels);
+std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
+                                    double most = std::numeric_limits<double>::infinity());
 /// Sums of o.y along all axes but 1, to o.bias; `wide` sums in double throughout.
 std::unique_ptr<Pass> make_bias_gradient(const View& y, bool wide, int threads);
 

@@ -168,7 +168,7 @@ template <class T>
 bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& slot) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps(), first = g * p.co;
-  const bool taps_dense = w.stride[4] == 1 && w.stride[3] == p.w[2] && w.stride[2] == p.w[1] * p.w[2];
+  const bool taps_dense = dense_planes(w);
   T zero{};
   for (Index k = 0; k < count; ++k)
     for (Index c = 0; c < cd_; ++c) {

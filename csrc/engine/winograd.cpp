@@ -9,7 +9,7 @@ template <class T>
 class Winograd final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::depth_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::slots_, Base::shared_bytes_, Base::slot_bytes_, Base::pitch;
+      Base::source_tiles_, Base::tasks_, Base::pitch;
 
  public:
   Winograd(const PassSpec& spec, const KernelSet<T>& kernels) : Base(spec, kernels), to_x_(spec.unknown == Unknown::x) {
@@ -38,8 +38,9 @@ class Winograd final : public Tiled<T> {
 
   // Time relative to a direct pass: products, transforms of tiles and results, weights.
   double cost() const {
-    return this->products(to_x_ ? spec_.problem.x : spec_.problem.y, chunk_ * depth_) + this->share(75, cd_ * depth_) +
-           this->share(60, cs_ * depth_) + this->share(150, prepack_ ? boxes_ * step_.tiles() : step_.tiles());
+    return this->products(to_x_ ? spec_.problem.x : spec_.problem.y, chunk_ * depth_) +
+           this->relative(75, cd_ * depth_) + this->relative(60, cs_ * depth_) +
+           this->relative(150, prepack_ ? boxes_ * step_.tiles() : step_.tiles());
   }
 
   std::string explain() const override {
@@ -55,10 +56,10 @@ class Winograd final : public Tiled<T> {
     Carver shared(workspace);
     const Shared all = carve_shared(shared);
     const auto slot_of = [&](int slot) {
-      Carver carver(workspace + shared_bytes_ + slot * slot_bytes_);
+      Carver carver(this->slot(workspace, slot));
       return carve(carver);
     };
-    const int slots = static_cast<int>(slots_);
+    const int slots = this->slots();
     const Index groups = spec_.problem.groups, vectors = ceil_div(cs_, lanes_), chunks = ceil_div(cs_, chunk_);
     std::atomic<bool> fit{true};
     const auto check = [&](bool good) {
@@ -119,9 +120,8 @@ class Winograd final : public Tiled<T> {
     Carver shared, slot;
     carve_shared(shared);
     carve(slot);
-    shared_bytes_ = static_cast<Index>(shared.used());
-    slot_bytes_ = static_cast<Index>(slot.used());
-    return this->fits(together_ ? panels_ : all, least);
+    return this->share(together_ ? panels_ : all, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()),
+                       least);
   }
   Shared carve_shared(Carver& carver) const {
     Shared s{};
@@ -248,12 +248,6 @@ class Winograd final : public Tiled<T> {
 };
 
 }  // namespace
-
-template <class T>
-Offer offer_image(const PassSpec& spec, const KernelSet<T>& kernels) {
-  return offer<Winograd<T>>(spec, kernels);
-}
-
 }  // namespace winograd
 
 namespace {
@@ -267,24 +261,18 @@ bool applies(const Problem& p) {
 template <class T>
 winograd::Offer offer(const PassSpec& spec, const KernelSet<T>& kernels) {
   if (!applies(spec.problem)) return {};
-  return spec.unknown == Unknown::w ? winograd::offer_weights(spec, kernels) : winograd::offer_image(spec, kernels);
+  return spec.unknown == Unknown::w ? winograd::offer_weights(spec, kernels)
+                                    : winograd::offer<winograd::Winograd<T>>(spec, kernels);
 }
 
 }  // namespace
 
 template <class T>
-bool winograd_pays(const PassSpec& spec, const KernelSet<T>& kernels) {
-  const winograd::Offer o = offer(spec, kernels);
-  return o.pass && o.cost < winograd::kWorthwhile;
+std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels, double most) {
+  winograd::Offer o = offer(spec, kernels);
+  return o.cost < most ? std::move(o.pass) : nullptr;
 }
-template bool winograd_pays(const PassSpec&, const KernelSet<float>&);
-template bool winograd_pays(const PassSpec&, const KernelSet<double>&);
-
-template <class T>
-std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels) {
-  return offer(spec, kernels).pass;
-}
-template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<float>&);
-template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<double>&);
+template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<float>&, double);
+template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<double>&, double);
 
 }  // namespace convbwd

@@ -29,7 +29,6 @@ constexpr Index kMinTasks = 8;
 constexpr Index kStoreRows = 64;
 constexpr Index kMostDepth = 16;
 constexpr Index kLeastChannels = 32;  // transforms of fewer cost more than they save
-constexpr double kWorthwhile = 0.85;  // of a direct pass's time, as far as the cost rule can tell
 constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
 
 // Tiles [h0, h0 + h) x [w0, w0 + w) of outputs [d0, d0 + d) of images [n0, n0 + n).
@@ -49,12 +48,12 @@ inline Index even_part(Index size, Index most) {
 }
 
 template <class T>
-class Tiled : public Pass {
+class Tiled : public SlottedPass {
  public:
   Tiled(const PassSpec& spec, const KernelSet<T>& kernels)
-      : spec_(spec), kernels_(kernels), depth_(spec.problem.w[0]), lanes_(kernels.lanes) {}
+      : SlottedPass(spec), kernels_(kernels), depth_(spec.problem.w[0]), lanes_(kernels.lanes) {}
   std::size_t workspace_bytes() const override {
-    return std::max(static_cast<std::size_t>(shared_bytes_ + slots_ * slot_bytes_), direct_->workspace_bytes());
+    return std::max(SlottedPass::workspace_bytes(), direct_->workspace_bytes());
   }
 
  protected:
@@ -170,22 +169,13 @@ class Tiled : public Pass {
     const double covered = static_cast<double>(4 * size_[2] * size_[3]) / static_cast<double>(out[1] * out[2]);
     return covered / 2.25 * (1 + 7.0 / static_cast<double>(call));
   }
-  static double share(double cycles, Index of) { return cycles / 18 / static_cast<double>(of); }
+  static double relative(double cycles, Index of) { return cycles / 18 / static_cast<double>(of); }
 
-  bool fits(Index tasks, Index least) {
-    tasks_ = tasks;
-    const Index room = (static_cast<Index>(spec_.budget) - shared_bytes_) / slot_bytes_;
-    slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks, room}));
-    return room >= std::min(least, tasks);
-  }
-
-  PassSpec spec_;
   const KernelSet<T>& kernels_;
   std::unique_ptr<Pass> direct_;
   const Index depth_, lanes_;
   Box step_{};
   Index size_[4]{}, count_[4]{}, boxes_ = 1, source_tiles_ = 1;
-  Index tasks_ = 1, slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
 };
 
 /// A plan and its time relative to a direct pass; no plan where none fits.
@@ -193,8 +183,6 @@ struct Offer {
   std::unique_ptr<Pass> pass;
   double cost = 0;
 };
-template <class T>
-Offer offer_image(const PassSpec& spec, const KernelSet<T>& kernels);
 template <class T>
 Offer offer_weights(const PassSpec& spec, const KernelSet<T>& kernels);
 

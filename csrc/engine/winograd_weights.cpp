@@ -8,7 +8,7 @@ template <class T>
 class WinogradWeights final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::depth_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::slots_, Base::shared_bytes_, Base::slot_bytes_, Base::pitch;
+      Base::source_tiles_, Base::tasks_, Base::pitch;
 
  public:
   WinogradWeights(const PassSpec& spec, const KernelSet<T>& kernels) : Base(spec, kernels) {
@@ -33,8 +33,8 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double cost() const {
-    return this->products(spec_.problem.y, step_.tiles()) + this->share(75, panels_ * width_ * depth_) +
-           this->share(60, rows_ * depth_) + this->share(100, boxes_ * step_.tiles());
+    return this->products(spec_.problem.y, step_.tiles()) + this->relative(75, panels_ * width_ * depth_) +
+           this->relative(60, rows_ * depth_) + this->relative(100, boxes_ * step_.tiles());
   }
 
   std::string explain() const override {
@@ -47,12 +47,12 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
-    const int slots = static_cast<int>(slots_);
+    const int slots = this->slots();
     const Index block = slab_elements();
     T* const shared = reinterpret_cast<T*>(workspace);
     std::atomic<bool> fit{true};
     const auto slot_of = [&](int slot) {
-      Carver carver(workspace + shared_bytes_ + slot * slot_bytes_);
+      Carver carver(this->slot(workspace, slot));
       return carve(carver);
     };
     const auto check = [&](bool good) {
@@ -101,11 +101,10 @@ class WinogradWeights final : public Tiled<T> {
           static_cast<Index>(spec_.budget) / 2 / static_cast<Index>(sizeof(T)) / (results * slab_elements());
       slabs_ = std::clamp<Index>(std::min(ceil_div(kMinTasks, results), room), 1, boxes_);
     }
-    shared_bytes_ = slabs_ > 1 ? results * slabs_ * slab_elements() * static_cast<Index>(sizeof(T)) : 0;
+    const Index shared_bytes = slabs_ > 1 ? results * slabs_ * slab_elements() * static_cast<Index>(sizeof(T)) : 0;
     Carver slot;
     carve(slot);
-    slot_bytes_ = static_cast<Index>(slot.used());
-    return this->fits(results * slabs_, least);
+    return this->share(results * slabs_, shared_bytes, static_cast<Index>(slot.used()), least);
   }
   Index slab_elements() const { return panels_ * depth_ * kFrequencies * cstep_; }
   Slot carve(Carver& carver) const {

@@ -1,7 +1,6 @@
 #include "format/copy.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace convbwd {
 namespace {

@@ -1,5 +1,5 @@
 // Layer kernels: the contracts. A kernel is a plain function on raw pointers; it knows no tensor, format or thread.
-// Kernel translation units include this header and intrinsics only and must emit no weak symbols.
+// Kernel translation units include this header, base/half.h and intrinsics only and must emit no weak symbols.
 #pragma once
 
 #include <cstddef>
@@ -95,14 +95,15 @@ struct KernelSet {
   void (*store[4])(void* dst, const T* src, std::int64_t n);
   void (*interleave)(T* dst, const T* even, const T* odd, std::int64_t n);  // dst[2i] = even[i], dst[2i+1] = odd[i]
   double (*sum)(const T* p, std::int64_t n);                                // in sixteen interleaved sums
-  /// The largest magnitude over the mean of those that are not zero; NaN where something is not finite. Whole vectors.
+  /// The largest magnitude over the mean of those that are not zero; NaN where something, or their sum,
+  /// is not finite. Whole vectors.
   T (*peak)(const T* p, std::int64_t n);
   WinogradKernels<T> winograd;
 };
 
 /// The list of instruction sets: declaration, choice and tests are generated from it.
 /// A new one: a file beside this one, its flags in CMakeLists.txt, a line here, its detection in base/cpu.cpp.
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(__x86_64__)
 #define CONVBWD_ISA_LIST(X) X(generic) X(avx2) X(avx512)
 #else
 #define CONVBWD_ISA_LIST(X) X(generic)

@@ -1,6 +1,6 @@
 // The kernels, written once with GCC/Clang vector extensions and compiled by one file for each instruction set, which
-// defines VECTOR_BYTES, VECTOR_REGISTERS and KERNELS_NAME(type). All names are in an unnamed namespace: an inline
-// function compiled for AVX-512 must never be the copy that an older CPU runs.
+// defines VECTOR_BYTES, VECTOR_REGISTERS, ISA_NAME and KERNELS_NAME(type). All names are in an unnamed namespace: an
+// inline function compiled for AVX-512 must never be the copy that an older CPU runs.
 #include "base/half.h"
 #include "kernels/kernel.h"
 

@@ -1,4 +1,4 @@
-// Layer kernels: which kernels run here.
+// Layer kernels: the kernels of each instruction set.
 #pragma once
 
 #include "base/cpu.h"

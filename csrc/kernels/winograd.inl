@@ -156,5 +156,5 @@ T peak(const T* p, std::int64_t n) {
       if (largest[j][k] > top) top = largest[j][k];
       total += sum[j][k], values += count[j][k];
     }
-  return total == 0 ? T{} : top / total * values;
+  return total == 0 ? T{} : (top + (total - total)) / total * values;  // NaN where the sum is not finite
 }

@@ -65,8 +65,9 @@ def convolution_backward(
         Order of the axes of ``grad_output``, ``input`` and ``grad_input``: "NCL" (or "NCW"), "NCHW", "NCDHW" (the
         default), or "NLC" (or "NWC"), "NHWC", "NDHWC". The axes of ``weight`` and ``grad_weight`` are always as above.
     algorithm : {"auto", "direct", "blas", "reference"}, optional
-        How to compute: chosen by cost, by the library's own kernels, by OpenBLAS where the build has it, or by plain
-        loops that accumulate in double precision (slow; to check the others with).
+        How to compute: chosen by cost, which may be Winograd's algorithm for dense 3x3 windows; by the library's own
+        kernels without it, which keep the error bound of each element; by OpenBLAS where the build has it; or by
+        plain loops that accumulate in double precision (slow; to check the others with).
 
     Returns
     -------
