@@ -274,7 +274,8 @@ TEST(WinogradGuard, LeavesSpikesToDirectSums) {
 TEST(WinogradGuard, NoticesSumsThatAreNotFinite) {
   const std::vector<float> large(1 << 13, 0x1p116f);
   for (const Isa isa : kIsas) {
-    if (supported(isa)) EXPECT_TRUE(std::isnan(kernel_set<float>(isa).peak(large.data(), 1 << 13))) << name_of(isa);
+    const bool noticed = !supported(isa) || std::isnan(kernel_set<float>(isa).peak(large.data(), 1 << 13));
+    EXPECT_TRUE(noticed) << name_of(isa);
   }
 }
 
