@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 import convbwd
-from cases import DEFAULT_SHAPES, Case, load_cases
 from convbwd import _core
+from convbwd._bench.problem import GATE_SHAPES, Case, load_cases
 
 # Pages that a call touches besides its scratch: code, thread stacks, the allocator's own.
 SLACK = 1 << 20
@@ -44,9 +44,7 @@ def measure(case: Case, dtype: str, algorithm: str, threads: int) -> tuple[int, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--shapes", type=Path, default=DEFAULT_SHAPES, help="JSON list of shapes (default: %(default)s)"
-    )
+    parser.add_argument("--shapes", type=Path, default=GATE_SHAPES, help="JSON list of shapes (default: %(default)s)")
     parser.add_argument("--family", nargs="+", help="only the shapes of these families")
     parser.add_argument("--dtype", default="float32", choices=("float64", "float32", "float16"))
     parser.add_argument("--algorithm", default="auto", help="convbwd's algorithm (default: %(default)s)")

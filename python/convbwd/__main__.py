@@ -1,4 +1,8 @@
-"""Train a small network on handwritten digits; with `info`, print facts about this build instead."""
+"""Train a small network on handwritten digits, or run another command.
+
+info prints facts about this build. bench times it against other libraries, explain says how a problem is computed and
+how near that comes to the limits of the machine; these two have options of their own (`bench --help`).
+"""
 
 from __future__ import annotations
 
@@ -83,8 +87,14 @@ def digits(epochs: int) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that the arguments ask for."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in ("bench", "explain"):
+        from convbwd._bench import command
+
+        run = command.bench_main if arguments[0] == "bench" else command.explain_main
+        return run(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m convbwd", description=__doc__)
-    parser.add_argument("command", nargs="?", choices=("digits", "info"), default="digits")
+    parser.add_argument("command", nargs="?", choices=("digits", "info", "bench", "explain"), default="digits")
     parser.add_argument("--epochs", type=int, default=20, help="epochs of training (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.command == "info":

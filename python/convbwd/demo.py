@@ -11,10 +11,10 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 import convbwd
+from convbwd import _im2col
 
 Array: TypeAlias = NDArray[Any]
 
@@ -240,52 +240,31 @@ class Im2colConv(Conv):
 
     def forward(self, x: Array) -> Array:
         self.x = x
+        p, stride, kernel = self.padding, self.stride, self.weight.shape[2:]
         if not self.transposed:
-            self.columns = self._columns(x)
-            sizes = [(i + 2 * self.padding - k) // self.stride + 1 for i, k in self._sizes(x)]
-            y = self._unrows(self._matrix() @ self.columns, len(x), sizes)
+            sizes = [(i + 2 * p - k) // stride + 1 for i, k in zip(x.shape[2:], kernel, strict=True)]
+            self.columns = _im2col.columns(x, kernel, *self._window(), self.groups, sizes)
+            y = _im2col.unrows(_im2col.matrix(self.weight, self.groups) @ self.columns, len(x), sizes)
         else:
-            sizes = [(i - 1) * self.stride - 2 * self.padding + k for i, k in self._sizes(x)]
-            y = self._image(self._matrix().mT @ self._rows(x), len(x), sizes, x.shape[2:])
+            sizes = [(i - 1) * stride - 2 * p + k for i, k in zip(x.shape[2:], kernel, strict=True)]
+            columns = _im2col.matrix(self.weight, self.groups).mT @ _im2col.rows(x, self.groups)
+            y = _im2col.image(columns, len(x), sizes, kernel, *self._window(), x.shape[2:])
         return y + self.bias[:, None, None]
 
     def backward(self, dy: Array) -> Array | None:
         self.db = dy.sum(axis=(0, 2, 3))
-        columns, rows = (self._columns(dy), self._rows(self.x)) if self.transposed else (self.columns, self._rows(dy))
-        self.dw = (rows @ columns.mT).reshape(self.weight.shape)
+        kernel, matrix = self.weight.shape[2:], _im2col.matrix(self.weight, self.groups)
+        x, y = (dy, self.x) if self.transposed else (self.x, dy)
+        rows = _im2col.rows(y, self.groups)
+        if self.transposed:
+            self.columns = _im2col.columns(x, kernel, *self._window(), self.groups, y.shape[2:])
+        self.dw = (rows @ self.columns.mT).reshape(self.weight.shape)
         if not self.needs_dx:
             return None
         if self.transposed:
-            return self._unrows(self._matrix() @ columns, len(dy), self.x.shape[2:])
-        return self._image(self._matrix().mT @ rows, len(dy), self.x.shape[2:], dy.shape[2:])
+            return _im2col.unrows(matrix @ self.columns, len(y), y.shape[2:])
+        return _im2col.image(matrix.mT @ rows, len(x), x.shape[2:], kernel, *self._window(), y.shape[2:])
 
-    def _sizes(self, x: Array) -> Iterator[tuple[int, int]]:
-        return zip(x.shape[2:], self.weight.shape[2:], strict=True)
-
-    def _matrix(self) -> Array:
-        """View the weight as (groups, rows, columns)."""
-        return self.weight.reshape(self.groups, len(self.weight) // self.groups, -1)
-
-    def _rows(self, y: Array) -> Array:
-        """Bring (N, C, h, w) into (groups, C / groups, N * h * w)."""
-        return y.swapaxes(0, 1).reshape(self.groups, y.shape[1] // self.groups, -1)
-
-    def _unrows(self, rows: Array, n: int, sizes: Any) -> Array:
-        return rows.reshape(-1, n, *sizes).swapaxes(0, 1)
-
-    def _columns(self, x: Array) -> Array:
-        """Copy every window into a column, im2col: (groups, C / groups * kh * kw, N * oh * ow)."""
-        s, p = self.stride, self.padding
-        padded = np.pad(x, ((0, 0), (0, 0), (p, p), (p, p)))
-        windows = sliding_window_view(padded, self.weight.shape[2:], axis=(2, 3))[:, :, ::s, ::s]
-        kernel_elements = self.weight[0].size
-        return windows.transpose(1, 4, 5, 0, 2, 3).reshape(self.groups, kernel_elements, -1)
-
-    def _image(self, columns: Array, n: int, sizes: Any, windows: Any) -> Array:
-        """Add the columns up where their windows lie, col2im."""
-        (h, w), (oh, ow), (kh, kw), s, p = sizes, windows, self.weight.shape[2:], self.stride, self.padding
-        taps = columns.reshape(-1, kh, kw, n, oh, ow)
-        padded = np.zeros((len(taps), n, h + 2 * p, w + 2 * p), columns.dtype)
-        for i, j in np.ndindex(kh, kw):
-            padded[:, :, i : i + s * oh : s, j : j + s * ow : s] += taps[:, i, j]
-        return padded[:, :, p : p + h, p : p + w].swapaxes(0, 1)
+    def _window(self) -> Any:
+        """Stride, padding and dilation for both dimensions."""
+        return (self.stride,) * 2, ((self.padding,) * 2,) * 2, (1, 1)

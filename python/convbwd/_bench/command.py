@@ -1,0 +1,231 @@
+"""The commands `bench`, which compares, and `explain`, which says how one problem is computed and how well."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import json
+import shlex
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import convbwd
+from convbwd import _core
+from convbwd._bench import machine, sides
+from convbwd._bench.problem import GATE_SHAPES, SYNTAX, Case, Operands, load_cases, parse_problem
+from convbwd._bench.report import HEADER, Output, Row, draw, line, make_row
+from convbwd._bench.timing import PASSES, PAUSE, interleave
+from convbwd._bench.verify import verify
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return a dtype by its name; bfloat16 is that of ml_dtypes."""
+    if name == "bfloat16":
+        name = import_module("ml_dtypes").bfloat16
+    return np.dtype(name)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add the options that both commands have."""
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="(default: %(default)s)")
+    parser.add_argument("--threads", type=_positive, default=1, help="threads of every side (default: %(default)s)")
+    parser.add_argument("--algorithm", help="convbwd's algorithm (default: that of the function)")
+    parser.add_argument("--precision", help="convbwd's precision class (default: that of the function)")
+    parser.add_argument("--plain-malloc", action="store_true", help="leave the C library's malloc as it is")
+
+
+def keywords(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments for `convbwd.convolution_backward` that were given."""
+    known = inspect.signature(convbwd.convolution_backward).parameters
+    given = {name: value for name in ("algorithm", "precision") if (value := getattr(options, name)) is not None}
+    for name in given:
+        if name not in known:
+            raise ValueError(f"--{name}: this build's convolution_backward has no such argument")
+    return given
+
+
+def bench_parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of `bench`."""
+    parser = argparse.ArgumentParser(prog=prog, description="Time convbwd against others, in turns.")
+    parser.add_argument("problems", nargs="*", metavar="problem", help=f"{SYNTAX}; without any, the gate's shapes")
+    parser.add_argument("--shapes", type=Path, help="JSON list of shapes, instead of the gate's")
+    parser.add_argument("--family", nargs="+", help="only the shapes of these families")
+    default = "torch" if importlib.util.find_spec("torch") else "numpy"
+    parser.add_argument(
+        "--baseline", nargs="+", default=[default], help=f"what to compare with: {sides.NAMES} (default: {default})"
+    )
+    add_common(parser)
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each shape and pass (default: %(default)s)")
+    parser.add_argument("--passes", action="store_true", help="time dx, dw and db alone as well")
+    parser.add_argument("--verify", action="store_true", help="check every result against im2col in float64 first")
+    parser.add_argument("--json", type=Path, help="write the rows and the facts of the machine here")
+    parser.add_argument("--picture", type=Path, help="draw the roofline here (needs matplotlib)")
+    parser.add_argument("--list", action="store_true", help="print the problem strings and stop")
+    return parser
+
+
+def select(options: argparse.Namespace) -> list[Case]:
+    """Return the cases that the options ask for."""
+    if not options.problems:
+        return load_cases(options.shapes or GATE_SHAPES, options.family)
+    if options.shapes or options.family:
+        raise ValueError("problem strings cannot be combined with --shapes or --family")
+    return [parse_problem(text) for text in options.problems]
+
+
+def measure_case(
+    case: Case, arrays: Operands, all_sides: dict[str, sides.Side], options: argparse.Namespace,
+    roofline: machine.Roofline, out: Output,
+) -> list[Row]:  # fmt: skip
+    """Time a case, the first side against each of the others; the rows, which are printed as they come."""
+    runners = {}
+    for name, side in all_sides.items():
+        try:
+            runners[name] = side(case, arrays)
+        except sides.Unavailable as reason:
+            out.print(f"{name}: {reason} ({case.problem})")
+    rows: list[Row] = []
+    (_, *baselines) = runners
+    for name in PASSES if options.passes else ["dx+dw+db"]:
+        if not baselines:
+            break
+        turns = [partial(runner.turn, PASSES[name]) for runner in runners.values()]
+        times = interleave(turns, options.seconds, PAUSE if options.threads > 1 else 0)
+        for i, baseline in enumerate(baselines, 1):
+            rows.append(make_row(case, name, baseline, arrays[0].itemsize, times[[0, i]], roofline))
+            out.print(line(rows[-1]) + (f"  {baseline}" if len(all_sides) > 2 else ""))
+    return rows
+
+
+def bench(options: argparse.Namespace, repository: Path | None) -> list[str]:
+    """Compare; returns what `--verify` found."""
+    cases = select(options)
+    if options.list:
+        print("\n".join(case.problem for case in cases))
+        return []
+    given = keywords(options)
+    machine.in_environment(options.threads, not options.plain_malloc)
+    convbwd.set_num_threads(options.threads)
+    dtype = numpy_dtype(options.dtype)
+    all_sides = {"convbwd": sides.ours(given)}
+    all_sides |= {name: sides.make_side(name, given, options.threads) for name in options.baseline}
+    out = Output()
+    facts = machine.facts(repository)
+    roofline = machine.measure(dtype.name, options.threads)
+    name = " ".join(["convbwd", *(f"{k}={v}" for k, v in given.items())])
+    title = f"{name} against {', '.join(options.baseline)}; {options.dtype}, {options.threads} threads"
+    out.print(f"{facts['cpu']}, {facts['cpus']} CPUs, {facts['convbwd']['isa']}; {title}")
+    out.print(f"peak {roofline.peak / 1e9:.1f} GF/s ({roofline.peak_by})")
+    out.print(f"bandwidth {roofline.bandwidth / 1e9:.1f} GB/s ({roofline.bandwidth_by})\n{HEADER}")
+
+    rows: list[Row] = []
+    failures: list[str] = []
+    family = None
+    with out.progress(len(cases)) as advance:
+        for case in cases:
+            if case.family != family:
+                family = case.family
+                out.print(family)
+            arrays = case.arrays(dtype)
+            if options.verify:
+                failures += verify(case, arrays, given)
+            rows += measure_case(case, arrays, all_sides, options, roofline, out)
+            advance()
+    if not rows:
+        raise ValueError(f"none of {', '.join(options.baseline)} could compute any of these shapes")
+    out.summary(rows)
+    if options.verify and not failures:
+        out.print(f"verified: {len(cases)} shapes within the bound")
+    if options.json:
+        arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        result = {
+            "title": title, "command": command, "machine": facts, "options": arguments, "roofline": vars(roofline),
+            "rows": rows,
+        }  # fmt: skip
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.picture:
+        draw(rows, roofline, f"{title}\n{facts['cpu']}", options.picture)
+    return failures
+
+
+def bench_main(arguments: list[str] | None = None, prog: str = "python -m convbwd bench",
+               repository: Path | None = None) -> None:  # fmt: skip
+    """Run `bench`; repository is the folder whose commit was built, where known."""
+    parser = bench_parser(prog)
+    options = parser.parse_args(arguments)
+    try:
+        failures = bench(options, repository)
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        parser.exit(2, f"{prog}: {error}\n")
+    if failures:
+        sys.exit("\n".join(failures))
+
+
+def explain(options: argparse.Namespace) -> None:
+    """Print how problems are computed and, unless that is not wanted, how near to the limits of the machine."""
+    cases = [parse_problem(text) for text in options.problems]
+    given = keywords(options)
+    if not options.plan_only:
+        machine.in_environment(options.threads, not options.plain_malloc)
+    convbwd.set_num_threads(options.threads)
+    dtype = numpy_dtype(options.dtype)
+    roofline = None if options.plan_only else machine.measure(dtype.name, options.threads)
+    out = Output()
+    if roofline:
+        out.print(f"peak {roofline.peak / 1e9:.1f} GF/s ({roofline.peak_by})")
+        out.print(f"bandwidth {roofline.bandwidth / 1e9:.1f} GB/s ({roofline.bandwidth_by})")
+    for case in cases:
+        plan = _core.plan(*case.empty(dtype), **{**case.options, **given})
+        out.print(f"\n{case.problem}")
+        shapes = zip(("grad_output", "input", "weight"), case.shapes, strict=True)
+        out.print("  " + ", ".join(f"{name} {shape}" for name, shape in shapes) + f", {dtype.name}")
+        out.print("\n".join(f"  {text}" for text in plan["explain"].splitlines()))
+        im2col = case.im2col_bytes * dtype.itemsize / 4
+        workspace = plan["workspace_bytes"]
+        out.print(f"  workspace: {workspace:,} bytes, {workspace / im2col:.1%} of a full im2col")
+        columns = ["gradients", "GFLOP", "MB", "FLOP/byte"]
+        columns += ["limit by", "least ms", "ms", "GF/s", "of limit"] if roofline else []
+        runner = sides.ours(given)(case, case.arrays(dtype)) if roofline else None
+        table = []
+        for name, mask in PASSES.items():
+            flops, nbytes = case.flops(mask), case.nbytes(dtype.itemsize, mask)
+            cells = [name, f"{flops / 1e9:.3g}", f"{nbytes / 1e6:.3g}", f"{flops / nbytes:.3g}"]
+            if roofline and runner:
+                least = roofline.seconds(flops, nbytes)
+                best = float(interleave([partial(runner.turn, mask)], options.seconds).min())
+                bound = "peak" if flops / roofline.peak >= nbytes / roofline.bandwidth else "bandwidth"
+                cells += [bound, f"{least * 1e3:.3g}", f"{best * 1e3:.3g}", f"{flops / best / 1e9:.1f}"]
+                cells.append(f"{least / best:.0%}")
+            table.append(cells)
+        out.table("what must be done, and how fast it is" if roofline else "what must be done", columns, table)
+
+
+def explain_main(arguments: list[str] | None = None) -> None:
+    """Run `explain`."""
+    prog = "python -m convbwd explain"
+    parser = argparse.ArgumentParser(prog=prog, description="Say how a problem is computed, and how well.")
+    parser.add_argument("problems", nargs="+", metavar="problem", help=SYNTAX)
+    add_common(parser)
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each of the passes (default: %(default)s)")
+    parser.add_argument("--plan-only", action="store_true", help="measure nothing")
+    options = parser.parse_args(arguments)
+    try:
+        explain(options)
+    except (ValueError, ModuleNotFoundError) as error:
+        parser.exit(2, f"{prog}: {error}\n")
