@@ -265,6 +265,7 @@ class Im2colConv(Conv):
             return _im2col.unrows(matrix @ self.columns, len(y), y.shape[2:])
         return _im2col.image(matrix.mT @ rows, len(x), x.shape[2:], kernel, *self._window(), y.shape[2:])
 
-    def _window(self) -> Any:
+    def _window(self) -> tuple[_im2col.Ints, _im2col.Pairs, _im2col.Ints]:
         """Stride, padding and dilation for both dimensions."""
-        return (self.stride,) * 2, ((self.padding,) * 2,) * 2, (1, 1)
+        pad = (self.padding, self.padding)
+        return (self.stride, self.stride), (pad, pad), (1, 1)

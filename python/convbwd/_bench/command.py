@@ -8,6 +8,8 @@ import inspect
 import json
 import shlex
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -105,14 +107,23 @@ def measure_case(
         if not baselines:
             break
         turns = [partial(runner.turn, PASSES[name]) for runner in runners.values()]
-        times = interleave(turns, options.seconds, PAUSE if options.threads > 1 else 0)
+        times = interleave([*turns, roofline.peak_by.turn], options.seconds, PAUSE if options.threads > 1 else 0)
         for i, baseline in enumerate(baselines, 1):
-            rows.append(make_row(case, name, baseline, arrays[0].itemsize, times[[0, i]], roofline))
+            rows.append(make_row(case, name, baseline, arrays[0].itemsize, times[[0, i, -1]], roofline))
             out.print(line(rows[-1]) + (f"  {baseline}" if len(all_sides) > 2 else ""))
     return rows
 
 
-def bench(options: argparse.Namespace, repository: Path | None) -> list[str]:
+def make_sides(options: argparse.Namespace, given: dict[str, Any], stack: ExitStack) -> dict[str, sides.Side]:
+    """Make this build's side, the first, and those that it is compared with."""
+    baselines = {name: sides.make_side(name, given, options.threads, stack) for name in options.baseline}
+    if all(map(sides.apart, baselines)):  # then this build has a process of its own too: equal conditions
+        package = Path(convbwd.__file__).parent
+        return {"convbwd": sides.make_side(f"build:{package}", given, options.threads, stack), **baselines}
+    return {"convbwd": sides.ours(given), **baselines}
+
+
+def bench(options: argparse.Namespace, repository: Path | None, stack: ExitStack) -> list[str]:
     """Compare; returns what `--verify` found."""
     cases = select(options)
     if options.list:
@@ -122,16 +133,14 @@ def bench(options: argparse.Namespace, repository: Path | None) -> list[str]:
     machine.in_environment(options.threads, not options.plain_malloc)
     convbwd.set_num_threads(options.threads)
     dtype = numpy_dtype(options.dtype)
-    all_sides = {"convbwd": sides.ours(given)}
-    all_sides |= {name: sides.make_side(name, given, options.threads) for name in options.baseline}
+    all_sides = make_sides(options, given, stack)
     out = Output()
     facts = machine.facts(repository)
     roofline = machine.measure(dtype.name, options.threads)
     name = " ".join(["convbwd", *(f"{k}={v}" for k, v in given.items())])
     title = f"{name} against {', '.join(options.baseline)}; {options.dtype}, {options.threads} threads"
     out.print(f"{facts['cpu']}, {facts['cpus']} CPUs, {facts['convbwd']['isa']}; {title}")
-    out.print(f"peak {roofline.peak / 1e9:.1f} GF/s ({roofline.peak_by})")
-    out.print(f"bandwidth {roofline.bandwidth / 1e9:.1f} GB/s ({roofline.bandwidth_by})\n{HEADER}")
+    out.print(f"{roofline}\n{HEADER}")
 
     rows: list[Row] = []
     failures: list[str] = []
@@ -155,12 +164,12 @@ def bench(options: argparse.Namespace, repository: Path | None) -> list[str]:
         arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         result = {
-            "title": title, "command": command, "machine": facts, "options": arguments, "roofline": vars(roofline),
-            "rows": rows,
+            "title": title, "command": command, "machine": facts, "options": arguments, "rows": rows,
+            "roofline": {**roofline._asdict(), "peak_by": roofline.peak_by.name},
         }  # fmt: skip
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.picture:
-        draw(rows, roofline, f"{title}\n{facts['cpu']}", options.picture)
+        draw(rows, roofline.bandwidth, f"{title}\n{facts['cpu']}", options.picture)
     return failures
 
 
@@ -170,7 +179,8 @@ def bench_main(arguments: list[str] | None = None, prog: str = "python -m convbw
     parser = bench_parser(prog)
     options = parser.parse_args(arguments)
     try:
-        failures = bench(options, repository)
+        with ExitStack() as stack:
+            failures = bench(options, repository, stack)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         parser.exit(2, f"{prog}: {error}\n")
     if failures:
@@ -188,14 +198,14 @@ def explain(options: argparse.Namespace) -> None:
     roofline = None if options.plan_only else machine.measure(dtype.name, options.threads)
     out = Output()
     if roofline:
-        out.print(f"peak {roofline.peak / 1e9:.1f} GF/s ({roofline.peak_by})")
-        out.print(f"bandwidth {roofline.bandwidth / 1e9:.1f} GB/s ({roofline.bandwidth_by})")
+        out.print(str(roofline))
     for case in cases:
         plan = _core.plan(*case.empty(dtype), **{**case.options, **given})
         out.print(f"\n{case.problem}")
         shapes = zip(("grad_output", "input", "weight"), case.shapes, strict=True)
         out.print("  " + ", ".join(f"{name} {shape}" for name, shape in shapes) + f", {dtype.name}")
-        out.print("\n".join(f"  {text}" for text in plan["explain"].splitlines()))
+        steps = [text for text in plan["explain"].splitlines() if text != case.problem.removeprefix("transposed:")]
+        out.print("\n".join(f"  {text}" for text in steps))
         im2col = case.im2col_bytes * dtype.itemsize / 4
         workspace = plan["workspace_bytes"]
         out.print(f"  workspace: {workspace:,} bytes, {workspace / im2col:.1%} of a full im2col")
@@ -207,9 +217,11 @@ def explain(options: argparse.Namespace) -> None:
             flops, nbytes = case.flops(mask), case.nbytes(dtype.itemsize, mask)
             cells = [name, f"{flops / 1e9:.3g}", f"{nbytes / 1e6:.3g}", f"{flops / nbytes:.3g}"]
             if roofline and runner:
-                least = roofline.seconds(flops, nbytes)
-                best = float(interleave([partial(runner.turn, mask)], options.seconds).min())
-                bound = "peak" if flops / roofline.peak >= nbytes / roofline.bandwidth else "bandwidth"
+                turns: list[Callable[[int], float]] = [partial(runner.turn, mask), roofline.peak_by.turn]
+                best, probe = interleave(turns, options.seconds).min(axis=1)
+                here = roofline.at(probe)
+                least = here.seconds(flops, nbytes)
+                bound = "peak" if flops / here.peak >= nbytes / here.bandwidth else "bandwidth"
                 cells += [bound, f"{least * 1e3:.3g}", f"{best * 1e3:.3g}", f"{flops / best / 1e9:.1f}"]
                 cells.append(f"{least / best:.0%}")
             table.append(cells)

@@ -9,11 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,9 +36,10 @@ ISA_FLAGS = (
     *("asimd", "asimdhp", "bf16", "sve", "sve2", "sme"),
 )
 PACKAGES = ("numpy", "ml_dtypes", "torch", "jax", "jaxlib")
-MATRIX = 1536  # rows and columns of the matrices whose product is timed: 9 MB each in float32
-DENSE = "n4ci256x14x14co256k3x3p1"  # a convolution that comes close to the peak
-PEAK_SECONDS = 0.7
+# Work that comes close to the peak in a few milliseconds, so that it can be timed beside every shape.
+MATRIX = 768  # rows and columns of the matrices whose product is timed
+DENSE = "ci64x56x56co64k3x3p1"
+PEAK_SECONDS = 1.0
 BANDWIDTH_SECONDS = 0.7
 LEAST_BYTES = 256 << 20  # of the arrays that the bandwidth is measured with
 
@@ -108,59 +107,85 @@ def facts(repository: Path | None = None) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Work(NamedTuple):
+    """Something to time, and what it amounts to: operations or bytes."""
+
+    name: str
+    amount: float
+    run: Callable[[], Any]
+
+    def turn(self, calls: int) -> float:
+        """Return the least seconds of some calls in a row."""
+        return best_of(self.run, calls)
+
+
+class Roofline(NamedTuple):
     """What limits a convolution here: the products, or the bytes that must be moved."""
 
     peak: float
     """Operations a second."""
-    peak_by: str
     bandwidth: float
     """Bytes a second, to and from memory beyond the caches."""
+    peak_by: Work
+    """What reached the peak. Clock rates change: timed beside a shape, it tells the peak of that moment."""
     bandwidth_by: str
 
     def seconds(self, flops: float, nbytes: float) -> float:
         """Return the least time: the greater one of those for the operations and for the bytes."""
         return max(flops / self.peak, nbytes / self.bandwidth)
 
+    def at(self, probe: float) -> Roofline:
+        """Return the limits while `peak_by` takes so many seconds."""
+        return self._replace(peak=self.peak_by.amount / probe)
+
+    def __str__(self) -> str:
+        """Say what the limits are and how they were found, in two lines."""
+        return (
+            f"peak {self.peak / 1e9:.1f} GF/s ({self.peak_by.name})\n"
+            f"bandwidth {self.bandwidth / 1e9:.1f} GB/s ({self.bandwidth_by})"
+        )
+
 
 def measure(dtype: str, threads: int) -> Roofline:
     """Measure peak and bandwidth for a dtype; convbwd, and NumPy's BLAS, must have been set to the threads."""
-    return Roofline(*_peak(dtype), *_bandwidth(threads))
+    peak, work = _best(_peak_work(dtype), PEAK_SECONDS)
+    with ThreadPoolExecutor(threads) as pool:
+        bandwidth, copy = _best(_bandwidth_work(threads, pool), BANDWIDTH_SECONDS)
+    return Roofline(peak, bandwidth, work, copy.name)
 
 
-def _best(work: dict[str, tuple[float, Callable[[], Any]]], seconds: float) -> tuple[float, str]:
-    """Return the highest rate of some pieces of work, in turns, and its name."""
-    times = interleave([partial(best_of, run) for _, run in work.values()], seconds).min(axis=1)
-    return max((amount / t, name) for (name, (amount, _)), t in zip(work.items(), times, strict=True))
+def _best(work: list[Work], seconds: float) -> tuple[float, Work]:
+    """Return the highest rate of some pieces of work, in turns, and that work."""
+    times = interleave([w.turn for w in work], seconds).min(axis=1)
+    rates = [w.amount / t for w, t in zip(work, times, strict=True)]
+    return max(rates), work[rates.index(max(rates))]
 
 
-def _peak(dtype: str) -> tuple[float, str]:
-    """Return the highest rate among large matrix products and a dense convolution of this library."""
+def _peak_work(dtype: str) -> list[Work]:
+    """Return matrix products and a dense convolution of this library."""
     case = parse_problem(DENSE)
     arrays = case.arrays(dtype)
     mask = (True, True, False)
-    work: dict[str, tuple[float, Callable[[], Any]]] = {
-        f"convbwd, {DENSE}, direct": (
-            case.flops(mask),
-            lambda: convbwd.convolution_backward(*arrays, output_mask=mask, algorithm="direct", **case.options),
-        )
-    }
+    options = {**case.options, "output_mask": mask, "algorithm": "direct"}
     # 16-bit types are multiplied as float32, unless there are instructions for them.
     wide = np.float64 if dtype == "float64" else np.float32
     a = np.random.default_rng(0).standard_normal((MATRIX, MATRIX)).astype(wide)
     c = np.empty_like(a)
-    work[f"NumPy, {MATRIX}x{MATRIX} {c.dtype} product"] = (2.0 * MATRIX**3, lambda: np.matmul(a, a, out=c))
+    amount = 2.0 * MATRIX**3
+    work = [
+        Work(f"convbwd, {DENSE}, direct", case.flops(mask), lambda: convbwd.convolution_backward(*arrays, **options)),
+        Work(f"NumPy, {MATRIX}x{MATRIX} {c.dtype} product", amount, lambda: np.matmul(a, a, out=c)),
+    ]
     torch = sys.modules.get("torch")
     if torch is not None:  # it is among those compared with
         t = torch.from_numpy(a).to(getattr(torch, dtype))
         u = torch.empty_like(t)
-        work[f"PyTorch, {MATRIX}x{MATRIX} {dtype} product"] = (2.0 * MATRIX**3, lambda: torch.matmul(t, t, out=u))
-    return _best(work, PEAK_SECONDS)
+        work.append(Work(f"PyTorch, {MATRIX}x{MATRIX} {dtype} product", amount, lambda: torch.matmul(t, t, out=u)))
+    return work
 
 
-def _bandwidth(threads: int) -> tuple[float, str]:
-    """Return the highest rate of a copy and of a sum, counting what is read and written, not what that fetches."""
+def _bandwidth_work(threads: int, pool: ThreadPoolExecutor) -> list[Work]:
+    """Return a copy and a sum of large arrays, counting what is read and written, not what that fetches."""
     wanted = max(LEAST_BYTES, 2 * max(_caches().values(), default=0))
     total = min(wanted, (_memory("MemAvailable") or 4 * wanted) // 4)
     a, b, c = np.ones((3, total // 12 // threads * threads), np.float32)
@@ -172,12 +197,9 @@ def _bandwidth(threads: int) -> tuple[float, str]:
     def add(part: tuple[Array, ...]) -> None:
         np.add(part[1], part[2], out=part[0])
 
-    with ThreadPoolExecutor(threads) as pool:  # NumPy releases the GIL in these
-        work: dict[str, tuple[float, Callable[[], Any]]] = {
-            f"NumPy, {name} of {a.nbytes >> 20} MiB arrays": (
-                streams * a.nbytes,
-                lambda function=function: list(pool.map(function, parts)),  # type: ignore[misc]
-            )
-            for name, streams, function in (("copy", 2, copy), ("sum", 3, add))
-        }
-        return _best(work, BANDWIDTH_SECONDS)
+    # NumPy releases the GIL in both.
+    of = f"of {a.nbytes >> 20} MiB arrays"
+    return [
+        Work(f"NumPy, copy {of}", 2 * a.nbytes, lambda: list(pool.map(copy, parts))),
+        Work(f"NumPy, sum {of}", 3 * a.nbytes, lambda: list(pool.map(add, parts))),
+    ]

@@ -15,6 +15,7 @@ from convbwd._bench.timing import PASSES, geometric_mean
 
 Row: TypeAlias = dict[str, Any]
 
+TABLE_WIDTH = 140
 LOWEST = 10  # ratios that a summary lists
 HEADER = (
     f"{'pass':9} {'GF/s':>7} {'base':>7} {'ms':>9} {'base':>9} {'ratio':>6} {'median':>6} {'quartiles':>13} "
@@ -23,8 +24,9 @@ HEADER = (
 
 
 def make_row(case: Case, name: str, baseline: str, itemsize: int, turns: Array, roofline: Roofline) -> Row:
-    """Sum up a pass of a case: turns holds the seconds of ours and of the baseline, one row each."""
-    best, base = (float(t) for t in turns.min(axis=1))
+    """Sum up a pass of a case: turns holds the seconds of ours, of the baseline and of `roofline.peak_by`."""
+    best, base, probe = (float(t) for t in turns.min(axis=1))
+    here = roofline.at(probe)
     low, median, high = (float(q) for q in np.quantile(turns[1] / turns[0], (0.25, 0.5, 0.75)))
     flops, nbytes = case.flops(PASSES[name]), case.nbytes(itemsize, PASSES[name])
     return {
@@ -43,7 +45,8 @@ def make_row(case: Case, name: str, baseline: str, itemsize: int, turns: Array, 
         "ratio_quartiles": [low, high],
         "turns": turns.shape[1],
         "intensity": flops / nbytes,
-        "limit": roofline.seconds(flops, nbytes) / best,
+        "peak_gflops": here.peak / 1e9,
+        "limit": here.seconds(flops, nbytes) / best,
     }
 
 
@@ -94,7 +97,8 @@ class Output:
         except ModuleNotFoundError:
             self._console = None
         else:
-            self._console = Console(highlight=False, soft_wrap=True)
+            # Wider than a narrow terminal rather than cut.
+            self._console = Console(highlight=False, soft_wrap=True, width=max(Console().width, TABLE_WIDTH))
 
     def print(self, text: str = "") -> None:
         """Print a line."""
@@ -148,7 +152,7 @@ class Output:
             self.table(f"{head}: the lowest ratios", ["problem", "family", "ratio"], lowest)
 
 
-def draw(rows: list[Row], roofline: Roofline, title: str, path: Path) -> None:
+def draw(rows: list[Row], bandwidth: float, title: str, path: Path) -> None:
     """
     Draw each shape into the roofline of the machine: its operations a second over its intensity.
 
@@ -156,8 +160,10 @@ def draw(rows: list[Row], roofline: Roofline, title: str, path: Path) -> None:
     ----------
     rows : list of dict
         What `make_row` made; the first pass that multiplies is drawn, against the first baseline.
-    roofline, title, path
-        The limits; text above the picture; file to write, whose suffix chooses the format.
+    bandwidth : float
+        Bytes a second; the peak is in the rows.
+    title, path
+        Text above the picture; file to write, whose suffix chooses the format.
     """
     from matplotlib.figure import Figure
 
@@ -167,11 +173,15 @@ def draw(rows: list[Row], roofline: Roofline, title: str, path: Path) -> None:
     drawn = [row for row in rows if (row["pass"], row["baseline"]) == (first["pass"], first["baseline"])]
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     axes = figure.subplots()
-    intensities = [row["intensity"] for row in drawn] + [roofline.peak / roofline.bandwidth]
+    peaks = [row["peak_gflops"] for row in drawn]
+    low, high, bandwidth = min(peaks), max(peaks), bandwidth / 1e9
+    intensities = [row["intensity"] for row in drawn] + [high / bandwidth]
     reach = np.geomspace(min(intensities) / 2, max(intensities) * 2, 200)
-    limits = np.minimum(roofline.peak, reach * roofline.bandwidth) / 1e9
-    axes.loglog(reach, limits, color="black", label=f"limit: {roofline.peak / 1e9:.0f} GF/s, "
-                f"{roofline.bandwidth / 1e9:.1f} GB/s")  # fmt: skip
+    label = f"limits: {high:.0f} GF/s, {bandwidth:.1f} GB/s"
+    axes.loglog(reach, np.minimum(high, reach * bandwidth), color="black", label=label)
+    label = f"peak while this ran: from {low:.0f} GF/s"
+    axes.fill_between(reach, np.minimum(low, reach * bandwidth), np.minimum(high, reach * bandwidth), color="0.9",
+                      label=label)  # fmt: skip
     axes.scatter(
         [row["intensity"] for row in drawn], [row["baseline_gflops"] for row in drawn],
         s=14, color="0.6", marker="x", label=first["baseline"],

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -139,7 +140,7 @@ def im2col(case: Case, arrays: Operands) -> Runner:
     return in_process(lambda mask: _im2col.convolution_backward(*arrays, **geometry, mask=mask))
 
 
-def other_process(package: Path, keywords: Mapping[str, Any], environment: Mapping[str, str]) -> Side:
+def other_process(package: Path, keywords: Mapping[str, Any], environment: Mapping[str, str], stack: ExitStack) -> Side:
     """
     Make the side of a build of convbwd that has a process of its own.
 
@@ -149,16 +150,20 @@ def other_process(package: Path, keywords: Mapping[str, Any], environment: Mappi
         Folder of the package, or the one that holds it.
     keywords, environment : mapping
         As for `ours`; variables to set for the process.
+    stack : ExitStack
+        Ends the process when it is closed.
     """
     if not (package / "__init__.py").is_file():
         package /= "convbwd"
     if not (package / "__init__.py").is_file():
         raise ValueError(f"{package.parent} is not the folder of a convbwd package and holds none")
-    process = subprocess.Popen(
-        [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **environment, "PYTHONPATH": str(package.parent.absolute())},
+    process = stack.enter_context(
+        subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **environment, "PYTHONPATH": str(package.parent.absolute())},
+        )
     )
     requests, answers = process.stdin, process.stdout
     assert requests is not None and answers is not None
@@ -191,9 +196,14 @@ def other_process(package: Path, keywords: Mapping[str, Any], environment: Mappi
 NAMES = "torch, torch-channels-last, jax, numpy, direct, blas, reference, build:<package folder>, isa:<instruction set>"
 
 
-def make_side(name: str, keywords: Mapping[str, Any], threads: int) -> Side:
+def apart(name: str) -> bool:
+    """Return whether a side computes in a process of its own."""
+    return name.startswith(("build:", "isa:"))
+
+
+def make_side(name: str, keywords: Mapping[str, Any], threads: int, stack: ExitStack) -> Side:
     """
-    Make one of the sides that `NAMES` lists.
+    Make one of the sides that `NAMES` lists; what it needs lives as long as the stack.
 
     Raises
     ------
@@ -203,17 +213,16 @@ def make_side(name: str, keywords: Mapping[str, Any], threads: int) -> Side:
         If it needs a package that is not installed.
     """
     kind, _, argument = name.partition(":")
-    if argument:
+    if apart(name):
         package = Path(convbwd.__file__).parent if kind == "isa" else Path(argument)
         environment = {"CONVBWD_NUM_THREADS": str(threads)} | ({"CONVBWD_ISA": argument} if kind == "isa" else {})
-        if kind in ("isa", "build"):
-            return other_process(package, keywords, environment)
-    elif kind in ALGORITHMS:
-        return ours({"algorithm": kind})
-    elif kind.startswith("torch"):
-        return torch(threads, channels_last=kind == "torch-channels-last")
-    elif kind == "jax":
+        return other_process(package, keywords, environment, stack)
+    if name in ALGORITHMS:
+        return ours({"algorithm": name})
+    if name in ("torch", "torch-channels-last"):
+        return torch(threads, channels_last=name != "torch")
+    if name == "jax":
         return jax(threads)
-    elif kind == "numpy":
+    if name == "numpy":
         return im2col
     raise ValueError(f"there is no {name!r} to compare with; there are {NAMES}")

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Check that the rate of a family of shapes stays flat while the batch grows. See bench/README.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+import convbwd
+from convbwd._bench import command, machine, sides
+from convbwd._bench.problem import GATE_SHAPES, Case, load_cases
+from convbwd._bench.report import Output
+from convbwd._bench.timing import PASSES, PAUSE, geometric_mean, interleave
+
+
+def chosen(cases: list[Case], everything: bool) -> dict[str, list[Case]]:
+    """Return the cases of each family as single images: all, or the one of median work."""
+    families: dict[str, list[Case]] = {}
+    for case in cases:
+        families.setdefault(case.family, []).append(case.with_batch(1))
+    if everything:
+        return families
+    return {name: [sorted(some, key=Case.flops)[len(some) // 2]] for name, some in families.items()}
+
+
+def rates(case: Case, batches: list[int], options: argparse.Namespace) -> list[float]:
+    """Return the operations a second at each batch size, measured in turns."""
+    side = sides.ours(command.keywords(options))
+    dtype = command.numpy_dtype(options.dtype)
+    grown = [case.with_batch(n) for n in batches]
+    turns = [partial(side(c, c.arrays(dtype)).turn, PASSES["dx+dw+db"]) for c in grown]
+    best = interleave(turns, options.seconds, PAUSE if options.threads > 1 else 0).min(axis=1)
+    return [c.flops() / float(seconds) for c, seconds in zip(grown, best, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", type=Path, default=GATE_SHAPES, help="JSON list of shapes (default: the gate's)")
+    parser.add_argument("--family", nargs="+", help="only the shapes of these families")
+    parser.add_argument("--all", action="store_true", help="all shapes of a family, not only the one of median work")
+    parser.add_argument(
+        "--most", type=int, default=32, help="largest batch, reached by doubling (default: %(default)s)"
+    )
+    parser.add_argument("--tolerance", type=float, default=0.15, help="of the highest rate (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each shape (default: %(default)s)")
+    command.add_common(parser)
+    options = parser.parse_args()
+    machine.in_environment(options.threads, not options.plain_malloc)
+    convbwd.set_num_threads(options.threads)
+    batches = [1 << i for i in range(options.most.bit_length()) if 1 << i <= options.most]
+    table, uneven = [], []
+    try:
+        families = chosen(load_cases(options.shapes, options.family), options.all)
+        for name, cases in families.items():
+            of_cases = [rates(case, batches, options) for case in cases]
+            means = [geometric_mean(at_batch) for at_batch in zip(*of_cases, strict=True)]
+            flatness = min(means) / max(means)
+            table.append([name, *(f"{mean / 1e9:.1f}" for mean in means), f"{flatness:.0%}"])
+            if flatness < 1 - options.tolerance:
+                uneven.append(name)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    columns = ["family", *(f"n={n}" for n in batches), "lowest/highest"]
+    Output().table(f"GF/s of dx, dw and db together, {options.dtype}, {options.threads} threads", columns, table)
+    if uneven:
+        sys.exit(f"not flat within {options.tolerance:.0%}: {', '.join(uneven)}")
+
+
+if __name__ == "__main__":
+    main()
