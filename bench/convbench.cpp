@@ -1,7 +1,6 @@
 // Google Benchmark over whole operations, without Python: each argument that is not an option is a problem string.
 //   convbench $(python bench/compare.py --list --family stem)
-// A problem string has no direction, so every problem is timed as a plain convolution; what "dx" computes for it is the
-// forward pass of the transposed one. CONVBWD_NUM_THREADS and CONVBWD_ISA are obeyed.
+// Behind "transposed:" it is the transpose of the convolution. CONVBWD_NUM_THREADS and CONVBWD_ISA are obeyed.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <iostream>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,60 +43,97 @@ struct Data {
   std::vector<float> values;
 };
 
+constexpr std::string_view kTransposed = "transposed:";
+
+/// What a text names: a problem, and whether its transpose is meant.
+struct Named {
+  explicit Named(std::string_view text)
+      : transposed(text.starts_with(kTransposed)),
+        problem(convbwd::parse_problem(std::string(text.substr(transposed ? kTransposed.size() : 0)))) {}
+
+  /// Two operations a product; those with padding are left out.
+  double flops() const {
+    double products = static_cast<double>(problem.n * problem.groups * problem.ci * problem.co);
+    for (int d = 0; d < 3; ++d) {
+      std::int64_t inside = 0;
+      for (std::int64_t o = 0; o < problem.y[d]; ++o)
+        for (std::int64_t t = 0; t < problem.w[d]; ++t) {
+          const auto i = o * problem.stride[d] + t * problem.dilation[d] - problem.pad_before[d];
+          inside += i >= 0 && i < problem.x[d];
+        }
+      products *= static_cast<double>(inside);
+    }
+    return 2 * products;
+  }
+
+  bool transposed;
+  convbwd::Problem problem;
+};
+
 struct Operands {
-  explicit Operands(const convbwd::Problem& p)
-      : x({p.n, p.groups * p.ci, p.x[0], p.x[1], p.x[2]}),
-        w({p.groups * p.co, p.ci, p.w[0], p.w[1], p.w[2]}),
-        y({p.n, p.groups * p.co, p.y[0], p.y[1], p.y[2]}) {
-    request.input = x.tensor();
-    request.weight = w.tensor();
+  explicit Operands(const Named& named)
+      : Operands(named.problem, named.transposed, {named.problem.n, named.problem.groups * named.problem.ci},
+                 {named.problem.n, named.problem.groups * named.problem.co}) {}
+
+  Data input, weight, output;
+  convbwd::Request request;
+
+ private:
+  Operands(const convbwd::Problem& p, bool transposed, Shape x, Shape y)
+      : input(image(transposed ? y : x, transposed ? p.y : p.x)),
+        weight({p.groups * p.co, p.ci, p.w[0], p.w[1], p.w[2]}),
+        output(image(transposed ? x : y, transposed ? p.x : p.y)) {
+    request.input = input.tensor();
+    request.weight = weight.tensor();
     request.stride.assign(p.stride.begin(), p.stride.end());
     request.dilation.assign(p.dilation.begin(), p.dilation.end());
     request.groups = p.groups;
+    request.transposed = transposed;
     request.padding.clear();
+    request.output_padding.clear();
     for (int d = 0; d < 3; ++d) {
       const auto covered = (p.y[d] - 1) * p.stride[d] + (p.w[d] - 1) * p.dilation[d] + 1;
+      const auto behind = p.x[d] + p.pad_before[d] - covered;
       request.padding.push_back(p.pad_before[d]);
-      request.padding.push_back(std::max<std::int64_t>(covered - p.x[d] - p.pad_before[d], 0));
+      request.padding.push_back(std::max<std::int64_t>(-behind, 0));
+      request.output_padding.push_back(transposed ? std::max<std::int64_t>(behind, 0) : 0);
     }
   }
 
-  Data x, w, y;
-  convbwd::Request request;
+  static Shape image(Shape shape, const std::array<std::int64_t, 3>& sizes) {
+    shape.insert(shape.end(), sizes.begin(), sizes.end());
+    return shape;
+  }
 };
 
-void report(benchmark::State& state, const convbwd::Problem& p, const convbwd::Plan& plan, int passes) {
-  const auto flops = 2 * p.n * p.groups * p.ci * p.co * p.taps() * p.y_plane() * passes;
-  state.counters["FLOPS"] =
-      benchmark::Counter(static_cast<double>(flops), benchmark::Counter::kIsIterationInvariantRate);
+void report(benchmark::State& state, const Named& named, const convbwd::Plan& plan, int passes) {
+  state.counters["FLOPS"] = benchmark::Counter(named.flops() * passes, benchmark::Counter::kIsIterationInvariantRate);
   state.counters["workspace"] = benchmark::Counter(static_cast<double>(plan.workspace_bytes()));
 }
 
-void backward(benchmark::State& state, const std::string& text, std::array<bool, 3> mask) {
-  const auto problem = convbwd::parse_problem(text);
-  Operands operands(problem);
-  operands.request.grad_output = operands.y.tensor();
+void backward(benchmark::State& state, const Named& named, std::array<bool, 3> mask) {
+  Operands operands(named);
+  operands.request.grad_output = operands.output.tensor();
   operands.request.output_mask = mask;
   const auto plan = convbwd::Plan::make(operands.request);
-  Data dx(operands.x.shape), dw(operands.w.shape), db({problem.groups * problem.co});
+  Data dx(operands.input.shape), dw(operands.weight.shape), db({operands.output.shape[1]});
   const std::array results{dx.tensor(), dw.tensor(), db.tensor()};
   for ([[maybe_unused]] auto _ : state) {
-    plan.backward(operands.y.tensor(), operands.x.tensor(), operands.w.tensor(), results);
+    plan.backward(operands.output.tensor(), operands.input.tensor(), operands.weight.tensor(), results);
     benchmark::ClobberMemory();
   }
-  report(state, problem, plan, mask[0] + mask[1]);
+  report(state, named, plan, mask[0] + mask[1]);
 }
 
-void forward(benchmark::State& state, const std::string& text) {
-  const auto problem = convbwd::parse_problem(text);
-  Operands operands(problem);
+void forward(benchmark::State& state, const Named& named) {
+  Operands operands(named);
   operands.request.function = "convolution";
   const auto plan = convbwd::Plan::make(operands.request);
   for ([[maybe_unused]] auto _ : state) {
-    plan.forward(operands.x.tensor(), operands.w.tensor(), nullptr, operands.y.tensor());
+    plan.forward(operands.input.tensor(), operands.weight.tensor(), nullptr, operands.output.tensor());
     benchmark::ClobberMemory();
   }
-  report(state, problem, plan, 1);
+  report(state, named, plan, 1);
 }
 
 }  // namespace
@@ -107,12 +144,16 @@ int main(int argc, char** argv) {
   if (problems.empty()) problems = kDefaultProblems;
   try {
     for (const auto& text : problems) {
-      convbwd::parse_problem(text);
+      const Named named(text);
+      const auto add = [&](const char* what, auto&& function, auto... arguments) {
+        benchmark::RegisterBenchmark((text + what).c_str(), function, named, arguments...)->UseRealTime();
+      };
       using Mask = std::array<bool, 3>;
-      benchmark::RegisterBenchmark((text + "/all").c_str(), backward, text, Mask{true, true, true})->UseRealTime();
-      benchmark::RegisterBenchmark((text + "/dx").c_str(), backward, text, Mask{true, false, false})->UseRealTime();
-      benchmark::RegisterBenchmark((text + "/dw").c_str(), backward, text, Mask{false, true, false})->UseRealTime();
-      benchmark::RegisterBenchmark((text + "/y").c_str(), forward, text)->UseRealTime();
+      add("/all", backward, Mask{true, true, true});
+      add("/dx", backward, Mask{true, false, false});
+      add("/dw", backward, Mask{false, true, false});
+      add("/db", backward, Mask{false, false, true});
+      add("/y", forward);
     }
     for (const auto& [name, value] : convbwd::build_info()) benchmark::AddCustomContext(name, value);
     benchmark::RunSpecifiedBenchmarks();

@@ -112,6 +112,69 @@ void store(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
 }
 
 template <class T>
+void pad(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
+  constexpr std::int64_t kRows = 8, kWidth = 56, kBorder = 3;
+  const std::vector<double> src(kRows * kWidth);
+  std::vector<T> dst(kRows * (kWidth + 2 * kBorder));
+  for (auto _ : state) {
+    set.pad[static_cast<int>(dtype)](dst.data(), kWidth + 2 * kBorder, src.data(), kWidth, 1, kRows, kBorder, kWidth,
+                                     kBorder);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(dst.size()));
+}
+
+template <class T>
+void interleave(benchmark::State& state, const KernelSet<T>& set) {
+  const std::vector<T> even = numbers<T>(kPixels), odd = numbers<T>(kPixels);
+  std::vector<T> dst(2 * kPixels);
+  for (auto _ : state) {
+    set.interleave(dst.data(), even.data(), odd.data(), kPixels);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * 2 * kPixels);
+}
+
+/// sum and peak: one number of many.
+template <class T, class R>
+void reduce(benchmark::State& state, R (*kernel)(const T*, std::int64_t)) {
+  const std::vector<T> src = numbers<T>(kPixels);
+  for (auto _ : state) benchmark::DoNotOptimize(kernel(src.data(), kPixels));
+  state.SetItemsProcessed(state.iterations() * kPixels);
+}
+
+/// Winograd's transforms of a row of tiles, or of as many vectors of weights; tiles (or vectors) are counted.
+template <class T>
+struct Winograd {
+  static constexpr std::int64_t kTiles = 14, kWidth = 2 * kTiles;
+  static constexpr int kFrequencies = 16, kTaps = 9;
+
+  explicit Winograd(const KernelSet<T>& kernels)
+      : set(kernels),
+        fstep(kTiles * kernels.lanes),
+        pixels(numbers<T>(4 * kWidth * kernels.lanes)),
+        frequencies(numbers<T>(kFrequencies * fstep)),
+        weights(numbers<T>(fstep * kTaps + kernels.lanes)) {
+    for (int i = 0; i < 4; ++i) rows[i] = pixels.data() + i * kWidth * kernels.lanes;
+  }
+
+  const KernelSet<T>& set;
+  std::ptrdiff_t fstep;
+  std::vector<T> pixels, frequencies, weights;
+  T* rows[4];
+};
+
+template <class T, class F>
+void winograd(benchmark::State& state, const KernelSet<T>& set, const F& transform) {
+  Winograd<T> data(set);
+  for (auto _ : state) {
+    transform(data);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * Winograd<T>::kTiles);
+}
+
+template <class T>
 void register_set(const KernelSet<T>& set) {
   const std::string prefix = std::string(set.name) + (sizeof(T) == 8 ? "/f64/" : "/f32/");
   const auto add = [&](std::string name, auto&& function, auto... arguments) {
@@ -126,7 +189,29 @@ void register_set(const KernelSet<T>& set) {
     add(std::string("transpose/") + name_of(t), transpose<T>, set, t);
     add(std::string("load/") + name_of(t), load<T>, set, t);
     add(std::string("store/") + name_of(t), store<T>, set, t);
+    add(std::string("pad/") + name_of(t), pad<T>, set, t);
   }
+  add("interleave", interleave<T>, set);
+  add("sum", reduce<T, double>, set.sum);
+  add("peak", reduce<T, T>, set.peak);
+  using W = Winograd<T>;
+  const auto add_winograd = [&](const char* name, auto transform) {
+    add(std::string("winograd/") + name, winograd<T, decltype(transform)>, set, transform);
+  };
+  add_winograd("image", [](W& d) {
+    d.set.winograd.image(d.frequencies.data(), d.fstep, d.set.lanes, d.rows, -1, W::kWidth, W::kTiles);
+  });
+  add_winograd("gradient", [](W& d) {
+    d.set.winograd.gradient(d.frequencies.data(), d.fstep, d.set.lanes, d.rows, W::kWidth, W::kTiles);
+  });
+  add_winograd("weights", [](W& d) {
+    d.set.winograd.weights(d.frequencies.data(), d.fstep, d.weights.data(), W::kTaps, W::kTiles, false);
+  });
+  add_winograd("output", [](W& d) {
+    d.set.winograd.output(d.rows, d.set.lanes, W::kWidth, d.frequencies.data(), d.fstep, d.set.lanes, W::kTiles);
+  });
+  add_winograd("taps",
+               [](W& d) { d.set.winograd.taps(d.weights.data(), d.fstep, d.frequencies.data(), d.fstep, W::kTiles); });
 }
 
 }  // namespace
