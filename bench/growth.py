@@ -63,7 +63,7 @@ def main() -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     columns = ["family", *(f"n={n}" for n in batches), "lowest/highest"]
-    Output().table(f"GF/s of dx, dw and db together, {options.dtype}, {options.threads} threads", columns, table)
+    Output().table(f"GF/s of dx, dw and db together, {options.dtype}, threads: {options.threads}", columns, table)
     if uneven:
         sys.exit(f"not flat within {options.tolerance:.0%}: {', '.join(uneven)}")
 

@@ -138,7 +138,8 @@ def bench(options: argparse.Namespace, repository: Path | None, stack: ExitStack
     facts = machine.facts(repository)
     roofline = machine.measure(dtype.name, options.threads)
     name = " ".join(["convbwd", *(f"{k}={v}" for k, v in given.items())])
-    title = f"{name} against {', '.join(options.baseline)}; {options.dtype}, {options.threads} threads"
+    plural = "s" * (options.threads > 1)
+    title = f"{name} against {', '.join(options.baseline)}; {options.dtype}, {options.threads} thread{plural}"
     out.print(f"{facts['cpu']}, {facts['cpus']} CPUs, {facts['convbwd']['isa']}; {title}")
     out.print(f"{roofline}\n{HEADER}")
 
