@@ -8,6 +8,10 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace convbwd {
@@ -50,6 +54,16 @@ Registers cpuid(unsigned leaf, unsigned subleaf) {
   return r;
 }
 
+// Linux gives the tile registers to processes that ask (ARCH_REQ_XCOMP_PERM of XFEATURE_XTILEDATA).
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr long kRequest = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 Isa best_of_processor() {
   const Registers basic = cpuid(1, 0), extended = cpuid(7, 0);
   const auto has = [](unsigned word, unsigned bits) { return (word & bits) == bits; };
@@ -60,7 +74,10 @@ Isa best_of_processor() {
   if (!has(saved, kYmm) || !has(basic.c, bit_AVX | bit_FMA | bit_F16C) || !has(extended.b, bit_AVX2))
     return Isa::generic;
   constexpr unsigned kAvx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-  return has(saved, kZmm) && has(extended.b, kAvx512) ? Isa::avx512 : Isa::avx2;
+  if (!has(saved, kZmm) || !has(extended.b, kAvx512)) return Isa::avx2;
+  constexpr unsigned kTiles = 0x60000, kAmx = 1u << 24 | 1u << 22;  // XCR0; leaf 7: AMX-TILE, AMX-BF16
+  const bool bfloat16 = has(cpuid(7, 1).a, 1u << 5);
+  return bfloat16 && has(saved, kTiles) && has(extended.d, kAmx) && may_use_tiles() ? Isa::amx : Isa::avx512;
 }
 
 #else
@@ -72,7 +89,7 @@ Isa best_of_processor() { return Isa::generic; }
 }  // namespace
 
 const char* name_of(Isa isa) noexcept {
-  constexpr const char* names[] = {"generic", "avx2", "avx512"};
+  constexpr const char* names[] = {"generic", "avx2", "avx512", "amx"};
   return names[static_cast<int>(isa)];
 }
 

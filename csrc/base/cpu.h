@@ -7,9 +7,10 @@
 namespace convbwd {
 
 /// Instruction sets that kernels are compiled for, from the least to the most capable.
-/// avx2 means AVX2, FMA and F16C; avx512 means these and AVX-512 F, BW, DQ and VL.
-enum class Isa : std::uint8_t { generic, avx2, avx512 };
-inline constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512};
+/// avx2 means AVX2, FMA and F16C; avx512 means these and AVX-512 F, BW, DQ and VL; amx means these, AVX-512 BF16 and
+/// the tiles of AMX for bfloat16.
+enum class Isa : std::uint8_t { generic, avx2, avx512, amx };
+inline constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::amx};
 
 const char* name_of(Isa isa) noexcept;
 

@@ -65,6 +65,43 @@ AxisMap map_transposed(const AxisSizes& a) {
   return map;
 }
 
+std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps) {
+  std::vector<PhaseSet> sets;
+  for (const Phase& d : maps[0].phases)
+    for (const Phase& h : maps[1].phases)
+      for (const Phase& w : maps[2].phases) {
+        PhaseSet s{{&d, &h, &w}, 1, 1};
+        for (const Phase* f : s.phase) {
+          s.taps *= static_cast<Index>(f->offset.size());
+          s.members *= static_cast<Index>(f->members.size());
+        }
+        sets.push_back(s);
+      }
+  return sets;
+}
+
+Index3 most_pixels(const std::array<AxisMap, 3>& maps) {
+  Index3 most{1, 1, 1};
+  for (std::size_t a = 0; a < 3; ++a)
+    for (const Phase& f : maps[a].phases) most[a] = std::max(most[a], f.count);
+  return most;
+}
+
+PixelBox pixel_box(Index i, const Index3& count, const Index3& step) {
+  PixelBox b;
+  for (std::size_t a = 3; a-- > 0;) {
+    const Index parts = ceil_div(count[a], step[a]);
+    b.q0[a] = i % parts * step[a];
+    b.q1[a] = std::min(b.q0[a] + step[a], count[a]);
+    i /= parts;
+  }
+  return b;
+}
+
+Index pixel_boxes(const Index3& count, const Index3& step) {
+  return ceil_div(count[0], step[0]) * ceil_div(count[1], step[1]) * ceil_div(count[2], step[2]);
+}
+
 Range valid_outputs(const AxisSizes& a, Index tap) {
   const Index shift = tap * a.dilation - a.pad;
   const Index begin = std::clamp<Index>(ceil_div(-shift, a.stride), 0, a.y);

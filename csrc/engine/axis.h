@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "base/view.h"
@@ -37,6 +38,29 @@ struct AxisMap {
   /// Destination positions that q < count of every phase span together.
   Index span(Index count) const { return count > 1 ? std::min(dst, count * dst_step) : std::min(dst, dst_step); }
 };
+
+/// The pixels of one combination of phases, an axis each, and what all of them read.
+struct PhaseSet {
+  std::array<const Phase*, 3> phase;
+  Index taps, members;
+};
+std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps);
+/// The most pixels of any phase, an axis.
+Index3 most_pixels(const std::array<AxisMap, 3>& maps);
+
+/// Pixels [q0, q1) of every phase.
+struct PixelBox {
+  Index3 q0, q1;
+  /// How many of them a set has, an axis.
+  Index3 extent(const PhaseSet& s) const {
+    Index3 e;
+    for (std::size_t a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(q1[a], s.phase[a]->count) - q0[a]);
+    return e;
+  }
+};
+/// Box `i` of [0, count) cut into boxes of `step` pixels, and their number.
+PixelBox pixel_box(Index i, const Index3& count, const Index3& step);
+Index pixel_boxes(const Index3& count, const Index3& step);
 
 struct AxisSizes {
   Index x, y, kernel, stride, dilation, pad;

@@ -2,10 +2,10 @@
 // whose taps lie inside the image for the same outputs, so that one list of segments serves the tile and padding is
 // never multiplied; columns are output channels, y being packed to [pixel][column]. Long reductions run in chunks
 // whose sums are added in order, and where there are few results in slabs that separate tasks sum and one adds up.
-#include <numeric>
 #include <sstream>
 
 #include "engine/pass.h"
+#include "engine/weights_out.h"
 #include "format/copy.h"
 
 namespace convbwd {
@@ -16,7 +16,6 @@ constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside
 constexpr Index kLeastPixels = 32;       // of a chunk: below, narrower columns are better
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
-constexpr int kStoreRows = 64;
 
 template <class T>
 class GatherWeights final : public SlottedPass {
@@ -143,8 +142,7 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
 
 template <class T>
 void GatherWeights<T>::lay_out(const View& w) {
-  const Problem& p = spec_.problem;
-  in_place_store_ = w.dtype == compute_dtype<T> && w.stride[swap_ ? 0 : 1] == p.taps() && dense_planes(w);
+  in_place_store_ = stores_in_place<T>(w, swap_ ? 0 : 1, spec_.problem.taps());
 }
 
 template <class T>
@@ -319,41 +317,8 @@ void GatherWeights<T>::sum(const Operands& o, const Block& b, Index slab, const 
 
 template <class T>
 void GatherWeights<T>::store(const Operands& o, const Block& b, const T* tiles, T* lines) const {
-  const Problem& p = spec_.problem;
-  const auto [g, n0, n, m0, m, t0, taps] = b;
-  const int nr = kernel(n).nr;
-  View w = o.w.at({g * p.co + (swap_ ? m0 : n0), swap_ ? n0 : m0, 0, 0, 0}, o.w.size);
-  const Index sn = w.stride[swap_ ? 1 : 0], sm = w.stride[swap_ ? 0 : 1];
-  const bool taps_dense = dense_planes(w);
-  // Whether rows lie evenly spaced in w.
-  const bool rows_even = p.taps() == 1 || (taps_dense && (m == 1 || (sm == p.taps() && taps == p.taps())));
-  const Index step = p.taps() == 1 ? sm : 1, first = rows_even ? t0 : 0;
-  const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
-  std::ptrdiff_t iota[kStoreRows];
-  std::iota(iota, iota + kStoreRows, 0);
-  for (Index r0 = 0; r0 < m * taps; r0 += kStoreRows) {
-    const int rows = static_cast<int>(std::min<Index>(kStoreRows, m * taps - r0));
-    if (in_place_store_) {
-      T* table[1] = {static_cast<T*>(w.data) + first + r0};
-      transpose(table, 1, sn, tiles + r0 * nr, iota, nr, rows, rows, n);
-      continue;
-    }
-    T* table[1] = {lines};
-    transpose(table, 1, kStoreRows, tiles + r0 * nr, iota, nr, rows, rows, n);
-    for (Index j = 0; j < n; ++j) {
-      if (rows_even) {
-        store_row(kernels_, advance(w.data, w.dtype, j * sn + first + r0 * step), w.dtype, step, lines + j * kStoreRows,
-                  rows);
-        continue;
-      }
-      for (Index r = r0; r < r0 + rows; ++r) {
-        const Index c = r / taps, t = t0 + r % taps;
-        const Index at = j * sn + c * sm + t / (p.w[1] * p.w[2]) * w.stride[2] + t / p.w[2] % p.w[1] * w.stride[3] +
-                         t % p.w[2] * w.stride[4];
-        store_row(kernels_, advance(w.data, w.dtype, at), w.dtype, 1, lines + j * kStoreRows + r - r0, 1);
-      }
-    }
-  }
+  const View w = o.w.at({b.g * spec_.problem.co + (swap_ ? b.m0 : b.n0), swap_ ? b.n0 : b.m0, 0, 0, 0}, o.w.size);
+  store_weights(kernels_, spec_.problem, w, swap_ ? 0 : 1, {b.m, b.n, b.t0, b.taps, kernel(b.n).nr}, tiles, lines);
 }
 
 template <class T>

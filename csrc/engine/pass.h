@@ -13,6 +13,7 @@
 #include "engine/axis.h"
 #include "format/copy.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix.h"
 
 namespace convbwd {
 
@@ -79,6 +80,20 @@ class SlottedPass : public Pass {
   Index slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
 };
 
+/// A pass for operands of ordinary size: where it meets others, `direct_` computes the whole result again.
+class GuardedPass : public SlottedPass {
+ public:
+  /// Of one thread, estimated.
+  virtual double nanoseconds() const = 0;
+  std::size_t workspace_bytes() const override {
+    return std::max(SlottedPass::workspace_bytes(), direct_->workspace_bytes());
+  }
+
+ protected:
+  using SlottedPass::SlottedPass;
+  std::unique_ptr<Pass> direct_;
+};
+
 /// Each returns null where it cannot serve the problem within the budget.
 template <class T>
 std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown x, y
@@ -93,6 +108,11 @@ std::unique_ptr<Pass> make_reference(const PassSpec& spec);                     
 template <class T>
 std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
                                     double most = std::numeric_limits<double>::infinity());
+/// On a matrix unit: unknown x, y, and unknown w.
+std::unique_ptr<GuardedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
+                                         const MatrixKernels& unit);
+std::unique_ptr<GuardedPass> make_matrix_weights(const PassSpec& spec, const KernelSet<float>& kernels,
+                                                 const MatrixKernels& unit);
 /// Sums of o.y along all axes but 1, to o.bias; `wide` sums in double throughout.
 std::unique_ptr<Pass> make_bias_gradient(const View& y, bool wide, int threads);
 

@@ -22,14 +22,6 @@ class Rows final : public SlottedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  struct Set {
-    std::array<const Phase*, 3> phase;
-    Index taps, members;
-    std::vector<std::ptrdiff_t> offset;  // [source channel of a chunk][tap]
-  };
-  struct Box {
-    Index3 q0, q1;
-  };
   struct Slot {
     T *source, *results, *weights, *taps, *line;
     Stream<T>* streams;
@@ -37,28 +29,21 @@ class Rows final : public SlottedPass {
   };
 
   Slot carve(Carver& carver) const;
-  void measure();
-  Box box(Index i) const;
-  Index3 extent(const Set& s, const Box& b) const {
-    Index3 e;
-    for (std::size_t a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(b.q1[a], s.phase[a]->count) - b.q0[a]);
-    return e;
-  }
+  Index measure();  // returns the bytes of a slot
   bool pack(const View& w, Index g, Index k0, Index k, const Slot& slot) const;
-  void multiply(const Set& s, const Box& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
+  void multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
                 T* results) const;
-  void store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const;
-  const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
 
   const KernelSet<T>& kernels_;
   bool to_x_;
   std::array<AxisMap, 3> maps_;
-  std::vector<Set> sets_;
+  std::vector<PhaseSet> sets_;
+  std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
   Index cs_, cd_, max_streams_ = 0;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
   Planes planes_;
   Index pitch_ = 0;  // of a row of results
-  Index chunk_ = 1, boxes_ = 1, batch_ = 1, slot_bytes_ = 0;
+  Index chunk_ = 1, boxes_ = 1, batch_ = 1;
 };
 
 template <class T>
@@ -67,20 +52,9 @@ Rows<T>::Rows(const PassSpec& spec, const KernelSet<T>& kernels)
   const Problem& p = spec_.problem;
   cs_ = to_x_ ? p.co : p.ci;
   cd_ = to_x_ ? p.ci : p.co;
-  for (int a = 0; a < 3; ++a) {
-    maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
-    for (const Phase& f : maps_[a].phases) count_[a] = std::max(count_[a], f.count);
-  }
-  for (const Phase& d : maps_[0].phases)
-    for (const Phase& h : maps_[1].phases)
-      for (const Phase& w : maps_[2].phases) {
-        Set s{{&d, &h, &w}, 1, 1, {}};
-        for (const Phase* f : s.phase) {
-          s.taps *= static_cast<Index>(f->offset.size());
-          s.members *= static_cast<Index>(f->members.size());
-        }
-        sets_.push_back(std::move(s));
-      }
+  for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  sets_ = phase_sets(maps_);
+  count_ = most_pixels(maps_);
   for (const Phase& f : maps_[2].phases) max_streams_ += static_cast<Index>(f.members.size());
 }
 
@@ -89,7 +63,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
   Slot s{};
   s.source = carver.take<T>(chunk_ * planes_.channel() + planes_.slack());
   Index results = 0, weights = 0;
-  for (const Set& set : sets_)
+  for (const PhaseSet& set : sets_)
     if (set.taps) results += cd_ * set.members * pitch_, weights += cd_ * set.members * chunk_ * set.taps;
   s.results = carver.take<T>(results);
   s.weights = carver.take<T>(weights);
@@ -101,13 +75,13 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
 }
 
 template <class T>
-void Rows<T>::measure() {
+Index Rows<T>::measure() {
   planes_ = Planes(maps_, box_q_);
   pitch_ = round_up(planes_.plane() * box_q_[0], kernels_.lanes);
   Carver carver;
   carve(carver);
-  slot_bytes_ = static_cast<Index>(carver.used());
-  boxes_ = ceil_div(count_[0], box_q_[0]) * ceil_div(count_[1], box_q_[1]) * ceil_div(count_[2], box_q_[2]);
+  boxes_ = pixel_boxes(count_, box_q_);
+  return static_cast<Index>(carver.used());
 }
 
 template <class T>
@@ -116,7 +90,8 @@ bool Rows<T>::plan() {
   const Index budget = static_cast<Index>(spec_.budget), limit = std::min(budget, kBoxBytes);
   chunk_ = cs_;
   box_q_ = count_;
-  for (measure(); slot_bytes_ > limit; measure()) {
+  Index bytes;
+  while ((bytes = measure()) > limit) {
     // Rows shorter than a few vectors are mostly border: fewer source channels at a time before that.
     if (box_q_[0] > 1)
       box_q_[0] = ceil_div(box_q_[0], 2);
@@ -126,7 +101,7 @@ bool Rows<T>::plan() {
       box_q_[2] = ceil_div(box_q_[2], 2);
     else if (chunk_ > 8)
       chunk_ = ceil_div(chunk_, 2);
-    else if (slot_bytes_ <= budget)
+    else if (bytes <= budget)
       break;
     else if (box_q_[1] > 1)
       box_q_[1] = ceil_div(box_q_[1], 2);
@@ -137,29 +112,18 @@ bool Rows<T>::plan() {
     else
       return false;
   }
-  for (Set& s : sets_) {
+  for (const PhaseSet& s : sets_) {
+    auto& offsets = offset_.emplace_back();
     for (Index c = 0; c < chunk_; ++c)
       for (const Index d : s.phase[0]->offset)
         for (const Index h : s.phase[1]->offset)
           for (const Index w : s.phase[2]->offset)
-            s.offset.push_back(static_cast<std::ptrdiff_t>(c * planes_.channel() + planes_.offset({d, h, w})));
+            offsets.push_back(static_cast<std::ptrdiff_t>(c * planes_.channel() + planes_.offset({d, h, w})));
   }
   const Index images = p.n * p.groups;
   const Index products = std::max<Index>(1, p.y_plane() * p.taps() * cs_ * cd_ / boxes_);
   batch_ = std::clamp<Index>(kTaskProducts / products, 1, std::max<Index>(1, images * boxes_ / 16));
-  return share(ceil_div(images, batch_) * boxes_, 0, slot_bytes_);
-}
-
-template <class T>
-typename Rows<T>::Box Rows<T>::box(Index i) const {
-  Box b;
-  for (std::size_t a = 3; a-- > 0;) {
-    const Index parts = ceil_div(count_[a], box_q_[a]);
-    b.q0[a] = i % parts * box_q_[a];
-    b.q1[a] = std::min(b.q0[a] + box_q_[a], count_[a]);
-    i /= parts;
-  }
-  return b;
+  return share(ceil_div(images, batch_) * boxes_, 0, bytes);
 }
 
 // Weights of a group and chunk for the kernel: [set][block of results][source channel][tap][result].
@@ -180,7 +144,7 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
                    taps_dense ? taps : p.w[2]);
       for (Index t = 0; t < taps; ++t) zero += slot.taps[t] * T{};
       T* weights = slot.weights;
-      for (const Set& s : sets_) {
+      for (const PhaseSet& s : sets_) {
         const Index m = cd_ * s.members;
         Index result = c * s.members;
         if (s.taps)
@@ -201,16 +165,18 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
 }
 
 template <class T>
-void Rows<T>::multiply(const Set& s, const Box& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
-                       T* results) const {
+void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite,
+                       const Slot& slot, T* results) const {
+  const PhaseSet& s = sets_[set];
+  const auto& offsets = offset_[set];
   const Index m = cd_ * s.members, row = planes_.row(), plane = planes_.plane();
-  const Index3 e = extent(s, b);
+  const Index3 e = b.extent(s);
   const Index length = (e[0] - 1) * plane + (e[1] - 1) * row + e[2];
   for (Index m0 = 0; m0 < m; m0 += kernels_.rows_mr) {
     const int block = static_cast<int>(std::min<Index>(kernels_.rows_mr, m - m0));
     const T* w = weights + m0 * k * s.taps;
     if (finite) {
-      kernels_.rows(block, length, slot.source, s.offset.data(), k * s.taps, w, results + m0 * pitch_, pitch_, k0 > 0);
+      kernels_.rows(block, length, slot.source, offsets.data(), k * s.taps, w, results + m0 * pitch_, pitch_, k0 > 0);
       continue;
     }
     const auto inside = [&](std::size_t a, Index q, Index offset) {
@@ -229,7 +195,7 @@ void Rows<T>::multiply(const Set& s, const Box& b, Index k0, Index k, const T* w
                 for (const Index h : s.phase[1]->offset)
                   for (const Index v : s.phase[2]->offset) {
                     if (inside(0, qd, d) && inside(1, qh, h) && inside(2, qw, v))
-                      sum += w[t * block + i] * slot.source[s.offset[static_cast<std::size_t>(t)] + at];
+                      sum += w[t * block + i] * slot.source[offsets[static_cast<std::size_t>(t)] + at];
                     ++t;
                   }
             T& result = results[(m0 + i) * pitch_ + at];
@@ -239,71 +205,13 @@ void Rows<T>::multiply(const Set& s, const Box& b, Index k0, Index k, const T* w
 }
 
 template <class T>
-void Rows<T>::store(const Operands& o, Index n, Index g, const Box& b, const Slot& slot) const {
-  const View& d = destination(o);
-  const Index dst_step = maps_[2].dst_step, begin = b.q0[2] * dst_step,
-              end = std::min(b.q1[2] * dst_step, maps_[2].dst);
-  const std::size_t per_row = maps_[2].phases.size();
-  const T* results = slot.results;
-  for (std::size_t first = 0; first < sets_.size(); first += per_row) {
-    const auto& [fd, fh, unused] = sets_[first].phase;
-    const Index3 e = extent(sets_[first], b);
-    for (Index c = 0; c < cd_; ++c) {
-      T bias{};
-      if (o.bias.data)
-        load_row(kernels_, &bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + c) * o.bias.stride[1]), o.bias.dtype, 1,
-                 1);
-      Index member = 0;
-      for (const auto& md : fd->members)
-        for (const auto& mh : fh->members) {
-          Index streams = 0;
-          const T* base = results;
-          for (std::size_t f = 0; f < per_row; ++f) {
-            const Set& s = sets_[first + f];
-            const Phase& fw = *s.phase[2];
-            const auto width = static_cast<Index>(fw.members.size());
-            for (Index m = 0; m < width; ++m)
-              slot.streams[streams++] = {s.taps ? base + (c * s.members + member * width + m) * pitch_ : nullptr,
-                                         fw.members[static_cast<std::size_t>(m)].first + begin, extent(s, b)[2]};
-            if (s.taps) base += cd_ * s.members * pitch_;
-          }
-          ++member;
-          const bool dense = streams == 1 && dst_step == 1 && slot.streams[0].data && bias == T{} && d.stride[4] == 1 &&
-                             d.dtype == compute_dtype<T>;
-          for (Index qd = 0; qd < e[0]; ++qd) {
-            if (dense) {
-              const Index at = d.offset({n, g * cd_ + c, md.first + (b.q0[0] + qd) * maps_[0].dst_step,
-                                         mh.first + b.q0[1] * maps_[1].dst_step, begin});
-              kernels_.pad[static_cast<int>(d.dtype)](static_cast<T*>(d.data) + at, maps_[1].dst_step * d.stride[3],
-                                                      slot.streams[0].data + qd * planes_.plane(), planes_.row(), 1,
-                                                      e[1], 0, end - begin, 0);
-              continue;
-            }
-            for (Index qh = 0; qh < e[1]; ++qh) {
-              const Index at = d.offset({n, g * cd_ + c, md.first + (b.q0[0] + qd) * maps_[0].dst_step,
-                                         mh.first + (b.q0[1] + qh) * maps_[1].dst_step, begin});
-              store_streams(kernels_, slot.streams, streams, dst_step, begin, end, bias, slot.line,
-                            advance(d.data, d.dtype, at), d.dtype, d.stride[4]);
-              const Index next = qh + 1 < e[1] ? planes_.row() : planes_.plane() - (e[1] - 1) * planes_.row();
-              for (Stream<T>* s = slot.streams; s != slot.streams + streams; ++s)
-                if (s->data) s->data += next;
-            }
-          }
-        }
-    }
-    for (std::size_t f = 0; f < per_row; ++f)
-      if (sets_[first + f].taps) results += cd_ * sets_[first + f].members * pitch_;
-  }
-}
-
-template <class T>
 void Rows<T>::run(const Operands& o, std::byte* workspace) const {
-  const View& image = to_x_ ? o.y : o.x;
+  const View &image = to_x_ ? o.y : o.x, &destination = to_x_ ? o.x : o.y;
   const Index images = spec_.problem.n * spec_.problem.groups;
   parallel_for(tasks_, slots(), [&](Index i, int number) {
-    const Box b = box(i % boxes_);
+    const PixelBox b = pixel_box(i % boxes_, count_, box_q_);
     const Index begin = i / boxes_ * batch_, end = std::min(begin + batch_, images);
-    Carver carver(SlottedPass::slot(workspace, number));
+    Carver carver(this->slot(workspace, number));
     const Slot slot = carve(carver);
     planes_.locate(image, b.q0, planes_.size(), slot.parts);
     Index packed = -1;
@@ -316,15 +224,19 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
         planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, k, slot.source);
         T* results = slot.results;
         const T* weights = slot.weights;
-        for (const Set& s : sets_) {
+        for (std::size_t set = 0; set < sets_.size(); ++set) {
+          const PhaseSet& s = sets_[set];
           if (s.taps == 0) continue;
-          const Index3 e = extent(s, b);
-          if (e[0] && e[1] && e[2]) multiply(s, b, k0, k, weights, finite, slot, results);
+          const Index3 e = b.extent(s);
+          if (e[0] && e[1] && e[2]) multiply(set, b, k0, k, weights, finite, slot, results);
           results += cd_ * s.members * pitch_;
           weights += cd_ * s.members * k * s.taps;
         }
       }
-      store(o, n, g, b, slot);
+      const Index5 at{n, g * cd_, 0, 0, 0}, channel{0, g * cd_, 0, 0, 0};
+      store_flat(kernels_, {&sets_, &maps_, b, cd_, planes_.row(), planes_.plane(), pitch_}, slot.results,
+                 destination.at(at, destination.size), o.bias.data ? o.bias.at(channel, o.bias.size) : View{},
+                 slot.streams, slot.line);
     }
   });
 }

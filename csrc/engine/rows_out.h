@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/view.h"
+#include "engine/axis.h"
 #include "format/copy.h"
 
 namespace convbwd {
@@ -37,6 +38,71 @@ void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count,
   if (bias != T{})
     for (Index i = 0; i < end - begin; ++i) line[i] += bias;
   if (row != dst) store_row(k, dst, dtype, stride, row, end - begin);
+}
+
+/// Results of a box of pixels on a flat copy of their source (Planes): row `row` elements from the last one, plane
+/// `plane`. Those of set s, channel c, member m begin at [set][c * members + m][0], `pitch` elements each; sets without
+/// taps have none.
+struct FlatResults {
+  const std::vector<PhaseSet>* sets;
+  const std::array<AxisMap, 3>* maps;
+  PixelBox box;
+  Index channels, row, plane, pitch;
+};
+
+/// Stores them to `d`, a view of one image from their first channel on. `bias` has an element for each channel, or no
+/// data. `streams` is scratch for the members of all phases along w, `line` for a row of the destination.
+template <class T>
+void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, const View& d, const View& bias,
+                Stream<T>* streams, T* line) {
+  const auto& [md0, mh0, mw0] = *f.maps;
+  const Index dst_step = mw0.dst_step, begin = f.box.q0[2] * dst_step, end = std::min(f.box.q1[2] * dst_step, mw0.dst);
+  const std::size_t per_row = mw0.phases.size();
+  for (std::size_t first = 0; first < f.sets->size(); first += per_row) {
+    const PhaseSet* const sets = f.sets->data() + first;
+    const auto& [fd, fh, unused] = sets->phase;
+    const Index3 e = f.box.extent(*sets);
+    for (Index c = 0; c < f.channels; ++c) {
+      T start{};
+      if (bias.data) load_row(k, &start, advance(bias.data, bias.dtype, c * bias.stride[1]), bias.dtype, 1, 1);
+      Index member = 0;
+      for (const auto& md : fd->members)
+        for (const auto& mh : fh->members) {
+          Index count = 0;
+          const T* base = results;
+          for (const PhaseSet* s = sets; s != sets + per_row; ++s) {
+            const Phase& fw = *s->phase[2];
+            const auto width = static_cast<Index>(fw.members.size());
+            for (Index m = 0; m < width; ++m)
+              streams[count++] = {s->taps ? base + (c * s->members + member * width + m) * f.pitch : nullptr,
+                                  fw.members[static_cast<std::size_t>(m)].first + begin, f.box.extent(*s)[2]};
+            if (s->taps) base += f.channels * s->members * f.pitch;
+          }
+          ++member;
+          const bool dense = count == 1 && dst_step == 1 && streams[0].data && start == T{} && d.stride[4] == 1 &&
+                             d.dtype == compute_dtype<T>;
+          for (Index qd = 0; qd < e[0]; ++qd) {
+            Index at = d.offset(
+                {0, c, md.first + (f.box.q0[0] + qd) * md0.dst_step, mh.first + f.box.q0[1] * mh0.dst_step, begin});
+            const Index next = mh0.dst_step * d.stride[3];
+            if (dense) {
+              k.pad[static_cast<int>(d.dtype)](static_cast<T*>(d.data) + at, next, streams[0].data + qd * f.plane,
+                                               f.row, 1, e[1], 0, end - begin, 0);
+              continue;
+            }
+            for (Index qh = 0; qh < e[1]; ++qh, at += next) {
+              store_streams(k, streams, count, dst_step, begin, end, start, line, advance(d.data, d.dtype, at), d.dtype,
+                            d.stride[4]);
+              const Index further = qh + 1 < e[1] ? f.row : f.plane - (e[1] - 1) * f.row;
+              for (Stream<T>* s = streams; s != streams + count; ++s)
+                if (s->data) s->data += further;
+            }
+          }
+        }
+    }
+    for (const PhaseSet* s = sets; s != sets + per_row; ++s)
+      if (s->taps) results += f.channels * s->members * f.pitch;
+  }
 }
 
 }  // namespace convbwd

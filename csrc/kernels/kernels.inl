@@ -142,18 +142,38 @@ void load_row(T* dst, const void* src, std::int64_t n) {
   copy_row<T, S>(dst, static_cast<const S*>(src), n);
 }
 
+// The even elements of two vectors.
+template <class T>
+INLINE V<T> every_other(V<T> a, V<T> b) {
+  constexpr int L = Vec<T>::lanes;
+  if constexpr (L == 16)
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  else if constexpr (L == 8)
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+  else if constexpr (L == 4)
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6);
+  else
+    return __builtin_shufflevector(a, b, 0, 2);
+}
+
 template <class T, class S>
 void pad_rows(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step, std::int64_t rows,
               std::int64_t left, std::int64_t width, std::int64_t right) {
   const S* s = static_cast<const S*>(src);
   for (; rows > 0; --rows, dst += ldd, s += lds) {
-    for (std::int64_t i = 0; i < left; ++i) dst[i] = T{};
-    T* d = dst + left;
-    if (step == 1)
+    T* d = dst;
+    while (d < dst + left) *d++ = T{};
+    std::int64_t i = 0;
+    if (step == 1) {
       copy_row<T, S>(d, s, width);
-    else
-      for (std::int64_t i = 0; i < width; ++i) d[i] = Convert<T, S>::in(s[i * step]);
-    for (std::int64_t i = 0; i < right; ++i) d[width + i] = T{};
+      i = width;
+    } else if constexpr (__is_same(T, S)) {
+      constexpr int L = Vec<T>::lanes;
+      if (step == 2)  // what lies behind the last element that is read need not exist
+        for (; i + L < width; i += L) storeu<T>(d + i, every_other<T>(loadu<T>(s + 2 * i), loadu<T>(s + 2 * i + L)));
+    }
+    for (; i < width; ++i) d[i] = Convert<T, S>::in(s[i * step]);
+    for (d += width; d < dst + left + width + right;) *d++ = T{};
   }
 }
 

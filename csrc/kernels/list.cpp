@@ -10,6 +10,10 @@ const KernelSet<float>& kernel_set<float>(Isa isa) {
     return kernels_f32_##name;
     CONVBWD_ISA_LIST(CONVBWD_CASE)
 #undef CONVBWD_CASE
+#ifdef __x86_64__
+    case Isa::amx:
+      return kernels_f32_avx512;
+#endif
     default:
       return kernels_f32_generic;
   }
@@ -23,9 +27,19 @@ const KernelSet<double>& kernel_set<double>(Isa isa) {
     return kernels_f64_##name;
     CONVBWD_ISA_LIST(CONVBWD_CASE)
 #undef CONVBWD_CASE
+#ifdef __x86_64__
+    case Isa::amx:
+      return kernels_f64_avx512;
+#endif
     default:
       return kernels_f64_generic;
   }
 }
+
+#ifdef __x86_64__
+const MatrixKernels* matrix_kernels(Isa isa) { return isa == Isa::amx ? &matrix_kernels_amx : nullptr; }
+#else
+const MatrixKernels* matrix_kernels(Isa) { return nullptr; }
+#endif
 
 }  // namespace convbwd

@@ -1,0 +1,472 @@
+// Unknown x and y: see matrix.h. Rows of a product are destination channels (times the members of a phase), columns
+// the pixels of a zero-bordered flat copy of the source, as in rows.cpp; the sum runs over taps and source channels.
+#include "engine/matrix.h"
+
+#include "engine/rows_out.h"
+
+namespace convbwd {
+namespace matrix {
+namespace {
+
+constexpr Index kSourceBytes = 1 << 20;   // split source of a task: half of L2
+constexpr Index kPanelBytes = 256 << 10;  // weights that are packed at a time
+constexpr Index kResultBytes = 512 << 10;
+constexpr Index kLeastPixels = 96;  // of a box: below, fewer source channels at a time are better
+
+class Matrix final : public GuardedPass {
+ public:
+  Matrix(const PassSpec& spec, const KernelSet<float>& kernels, const MatrixKernels& unit);
+  bool plan();
+  double nanoseconds() const override;
+  std::string explain() const override;
+  void run(const Operands& operands, std::byte* workspace) const override;
+
+ private:
+  // Who brings in what. Tasks may each split the source of their own box, and find the weights packed once for all of
+  // them (packed) or pack them too (own). Or all tasks work on one box after the other, whose source is split once,
+  // and each packs the weights of its own channels (shared).
+  enum class Mode { packed, own, shared };
+  struct Layout {
+    Mode mode = Mode::own;
+    Index3 box{1, 1, 1};
+    Index batch = 1;            // images of a box
+    Index chunk = 1, part = 1;  // blocks of source channels that are split, and whose weights are packed, at a time
+    Index panels = 1;           // of a task
+  };
+  // How the rows and steps of a phase set find their weights and pixels.
+  struct Steps {
+    Index row, first;                  // bytes from one row of weights to the next, and to the first
+    Index results;                     // rows of results before those of this set, a channel
+    std::vector<std::ptrdiff_t> a, b;  // [block of source channels][tap]
+  };
+  struct Slot {
+    std::uint32_t* pairs;
+    std::uint16_t* panel;
+    float *plane, *weights, *results, *line;
+    Stream<float>* streams;
+    Planes::Part* parts;
+  };
+  // Images [n, n + images) of a group at the pixels of a box.
+  struct Work {
+    PixelBox box;
+    Index g, n, images;
+  };
+  // Blocks of source channels.
+  struct Blocks {
+    Index first, count;
+  };
+
+  bool search(Mode mode, Index least);
+  bool configure(const Layout& layout, Index least);
+  void list_steps();
+  Slot carve(Carver& carver) const;
+  Work work(Index i) const;
+  void split(const View& image, const Work& work, Index n, const Blocks& blocks, const Slot& s, std::uint32_t* pairs,
+             Fit& fit) const;
+  void pack(const View& w, Index g, Index panel, const Blocks& blocks, float* scratch, std::uint16_t* to,
+            Fit& fit) const;
+  void add(const Operands& o, const Work& work, Index panel, Index first_panel, Index channels, const Blocks& chunk,
+           const std::uint32_t* pairs, const std::uint16_t* packed, const Slot& s, Fit& fit) const;
+  void multiply(const PixelBox& box, const Blocks& part, const std::uint16_t* panel, const std::uint32_t* pairs,
+                Index channel, Index live, Index channels, float* results) const;
+  void store(const Operands& o, const Work& work, Index first_panel, Index channels, const Slot& s) const;
+
+  Index panel_live(Index panel) const { return std::min(panel_channels_, cd_ - panel * panel_channels_); }
+  // In elements: a block of a panel, all source channels of a chunk as one term, and an image (the last columns of a
+  // call reach beyond the last row).
+  Index panel_block() const { return weight_terms_ * panel_channels_ * pitch_taps_ * kDepth; }
+  Index pair_term() const { return layout_.chunk * (kDepth / 2) * planes_.channel(); }
+  Index image_pairs() const { return image_terms_ * pair_term() + 2 * planes_.slack(); }
+  Index image_results(Index channels) const { return channels * rows_ * pitch_; }
+  Index rounds() const { return spec_.problem.groups * boxes_ * batches_; }
+
+  const KernelSet<float>& kernels_;
+  const MatrixKernels& unit_;
+  const bool to_x_;
+  std::array<AxisMap, 3> maps_;
+  std::vector<PhaseSet> sets_;
+  std::vector<Steps> steps_;          // of each set with taps
+  std::vector<Index> order_;          // kernel taps in the order of sets, members and taps
+  std::vector<std::ptrdiff_t> from_;  // where the split finds the rows of a panel
+  Index cs_, cd_, blocks_;            // source and destination channels of a group, blocks of the former
+  std::size_t weight_n_, weight_k_;   // axes of w along rows and along the sum
+  int image_terms_, weight_terms_;
+  bool plain_ = true;             // every pixel reads the source at its own place only
+  Index rows_ = 0, streams_ = 0;  // results of a channel; phases along w
+  Index panel_channels_ = 1, panels_ = 1, pitch_taps_ = 1;
+  Index3 count_;
+  Layout layout_;
+  Planes planes_;
+  Index plane_ = 0, pitch_ = 0;  // of results
+  Index boxes_ = 1, batches_ = 1;
+};
+
+Matrix::Matrix(const PassSpec& spec, const KernelSet<float>& kernels, const MatrixKernels& unit)
+    : GuardedPass(spec), kernels_(kernels), unit_(unit), to_x_(spec.unknown == Unknown::x) {
+  const Problem& p = spec_.problem;
+  cs_ = to_x_ ? p.co : p.ci;
+  cd_ = to_x_ ? p.ci : p.co;
+  blocks_ = ceil_div(cs_, kDepth);
+  weight_n_ = to_x_ ? 1 : 0;
+  weight_k_ = to_x_ ? 0 : 1;
+  image_terms_ = terms_of((to_x_ ? spec_.operands.y : spec_.operands.x).dtype);
+  weight_terms_ = terms_of(spec_.operands.w.dtype);
+  for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  sets_ = phase_sets(maps_);
+  count_ = most_pixels(maps_);
+  plain_ = plain(maps_);
+  for (const Phase& f : maps_[2].phases) streams_ += static_cast<Index>(f.members.size());
+}
+
+// Weights lie [channel][tap in order_][source channel of a block]: an odd number of cache lines apart where channels
+// are rows, without a gap where the members of a phase are (then all taps belong to one set).
+bool Matrix::plan() {
+  const Problem& p = spec_.problem;
+  Index members = 1;
+  for (const PhaseSet& s : sets_) {
+    if (s.taps == 0) continue;
+    members = std::max(members, s.members);
+    steps_.push_back({0, static_cast<Index>(order_.size()), rows_, {}, {}});
+    rows_ += s.members;
+    for (const auto& md : s.phase[0]->members)
+      for (const auto& mh : s.phase[1]->members)
+        for (const auto& mw : s.phase[2]->members)
+          for (const Index td : md.tap)
+            for (const Index th : mh.tap)
+              for (const Index tw : mw.tap) order_.push_back((td * p.w[1] + th) * p.w[2] + tw);
+  }
+  if (steps_.empty() || (members > 1 && steps_.size() > 1)) return false;
+  const auto taps = static_cast<Index>(order_.size());
+  pitch_taps_ = members > 1 ? taps : taps | 1;
+  panel_channels_ = ceil_div(cd_, ceil_div(cd_ * members, kRows));
+  panels_ = ceil_div(cd_, panel_channels_);
+  direct_ = make_gather(spec_, kernels_);
+  if (!direct_) return false;
+  for (const Index least : {2, 1}) {
+    Layout best;
+    double least_cost = 0;
+    for (const Mode mode : {Mode::packed, Mode::shared, Mode::own})
+      if (search(mode, least) && (least_cost == 0 || nanoseconds() < least_cost))
+        best = layout_, least_cost = nanoseconds();
+    if (least_cost == 0) continue;
+    configure(best, least);
+    list_steps();
+    return true;
+  }
+  return false;
+}
+
+// Large boxes make most of the weights; they shrink until source and results stay in L2 and within the budget.
+bool Matrix::search(Mode mode, Index least) {
+  const Problem& p = spec_.problem;
+  Layout l{mode, count_, p.n, blocks_, 1, panels_};
+  const auto halve = [](Index& v) { v = ceil_div(v, 2); };
+  const auto flat = [&] { return Planes(maps_, l.box).channel(); };
+  const auto shrink_box = [&](Index least_pixels) {
+    if (l.batch > 1)
+      l.batch = ceil_div(p.n, ceil_div(p.n, l.batch - 1));
+    else if (l.box[0] > 1)
+      halve(l.box[0]);
+    else if (l.box[1] > 1 && flat() > least_pixels)
+      halve(l.box[1]);
+    else if (l.box[2] > 64)
+      halve(l.box[2]);
+    else
+      return false;
+    return true;
+  };
+  const auto count = [&] { return pixel_boxes(count_, l.box) * ceil_div(p.n, l.batch) * p.groups; };
+  const Index block_bytes = image_terms_ * 2 * kDepth;  // of a pixel and block
+  if (mode == Mode::shared) {
+    if (panels_ == 1) return false;
+    l.panels = 1;
+    l.part = std::clamp<Index>(kPanelBytes / (2 * panel_block()), 1, blocks_);
+  }
+  while (l.chunk * block_bytes * l.batch * flat() > kSourceBytes || (mode != Mode::shared && count() < kMinTasks))
+    if (!shrink_box(4 * kLeastPixels)) break;
+  for (;;) {
+    if (mode != Mode::shared) {
+      while (l.chunk > 1 && l.chunk * block_bytes * l.batch * flat() > kSourceBytes) halve(l.chunk);
+      l.part = mode == Mode::packed ? l.chunk : std::clamp<Index>(kPanelBytes / (2 * panel_block()), 1, l.chunk);
+      l.panels = panels_;
+      if (l.chunk < blocks_)
+        while (l.panels > 1 && l.panels * panel_channels_ * rows_ * l.batch * flat() * 4 > kResultBytes)
+          halve(l.panels);
+      while (l.panels > 1 && count() * ceil_div(panels_, l.panels) < kMinTasks) halve(l.panels);
+    }
+    if (configure(l, least)) return true;
+    if (shrink_box(kLeastPixels)) continue;
+    if (mode == Mode::shared || l.chunk == 1) return false;
+    halve(l.chunk);
+  }
+}
+
+bool Matrix::configure(const Layout& layout, Index least) {
+  const Problem& p = spec_.problem;
+  layout_ = layout;
+  planes_ = Planes(maps_, layout_.box);
+  plane_ = round_up(planes_.plane(), 16);
+  pitch_ = plane_ * layout_.box[0];
+  boxes_ = pixel_boxes(count_, layout_.box);
+  batches_ = ceil_div(p.n, layout_.batch);
+  if (layout_.mode == Mode::packed && boxes_ * batches_ == 1) return false;
+  Carver slot, shared;
+  carve(slot);
+  if (layout_.mode == Mode::packed) shared.take<std::uint16_t>(p.groups * panels_ * blocks_ * panel_block());
+  if (layout_.mode == Mode::shared) shared.take<std::uint32_t>(layout_.batch * image_pairs());
+  const Index tasks = layout_.mode == Mode::shared ? panels_ : rounds() * ceil_div(panels_, layout_.panels);
+  return share(tasks, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()), least);
+}
+
+Matrix::Slot Matrix::carve(Carver& carver) const {
+  Slot s{};
+  const bool together = layout_.chunk == blocks_;  // results are stored panel by panel
+  if (layout_.mode != Mode::shared) s.pairs = carver.take<std::uint32_t>(layout_.batch * image_pairs());
+  if (layout_.mode != Mode::packed) s.panel = carver.take<std::uint16_t>(layout_.part * panel_block());
+  s.plane = carver.take<float>(2 * planes_.channel() + planes_.slack());
+  s.weights = carver.take<float>(panel_channels_ * spec_.problem.taps() * kDepth);
+  s.results = carver.take<float>(layout_.batch * image_results((together ? 1 : layout_.panels) * panel_channels_));
+  s.line = carver.take<float>(maps_[2].span(layout_.box[2]));
+  s.streams = carver.take<Stream<float>>(streams_);
+  s.parts = carver.take<Planes::Part>(planes_.parts());
+  return s;
+}
+
+void Matrix::list_steps() {
+  const Problem& p = spec_.problem;
+  std::size_t number = 0;
+  for (const PhaseSet& s : sets_) {
+    if (s.taps == 0) continue;
+    Steps& steps = steps_[number++];
+    steps.row = (s.members > 1 ? s.taps : pitch_taps_) * kDepth * 2;
+    steps.first *= kDepth * 2;
+    for (Index block = 0; block < layout_.part; ++block) {
+      Index tap = 0;
+      for (const Index d : s.phase[0]->offset)
+        for (const Index h : s.phase[1]->offset)
+          for (const Index w : s.phase[2]->offset) {
+            steps.a.push_back((block * panel_block() + tap++ * kDepth) * 2);
+            steps.b.push_back((block * (kDepth / 2) * planes_.channel() + planes_.offset({d, h, w})) * 4);
+          }
+    }
+  }
+  for (Index c = 0; c < panel_channels_; ++c)
+    for (Index j = 0; j < pitch_taps_; ++j)
+      from_.push_back((c * p.taps() + order_[static_cast<std::size_t>(j) % order_.size()]) * kDepth);
+}
+
+// Time of products, of splitting source and weights, and of storing results.
+double Matrix::nanoseconds() const {
+  const Problem& p = spec_.problem;
+  const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
+  const int products = products_of(image_terms_, weight_terms_);
+  double calls = 0, columns = 0;
+  const PixelBox box = pixel_box(0, count_, layout_.box);
+  for (const PhaseSet& s : sets_) {
+    if (s.taps == 0) continue;
+    const Index3 e = box.extent(s);
+    const double row_blocks = of(ceil_div(panel_channels_ * s.members, kRows), panels_);
+    const Index length = (e[1] - 1) * planes_.row() + e[2];
+    calls += of(row_blocks, e[0], ceil_div(layout_.chunk, layout_.part) * ceil_div(blocks_, layout_.chunk));
+    columns += of(row_blocks, e[0], ceil_div(length, 32)) * (of(blocks_, s.taps) * (kProduct * products + 10) + 70);
+  }
+  const double images = of(p.n, p.groups, boxes_);
+  const double copies = layout_.mode == Mode::shared ? 1 : static_cast<double>(ceil_div(panels_, layout_.panels));
+  const double source = of(cs_, planes_.channel()) * (kSplit * image_terms_ + copy_cost(maps_)) * copies;
+  const double weights = of(panels_, blocks_, panel_block(), p.groups) * (0.05 + 0.25 / weight_terms_);
+  const double repeats = layout_.mode == Mode::packed ? 1 : of(boxes_, batches_);
+  const double stored = of(p.n, p.groups, cd_) * of(to_x_ ? p.x_plane() : p.y_plane()) * 0.25;
+  return images * (columns + 120 * calls + source) + weights * repeats + stored + 2000;
+}
+
+Matrix::Work Matrix::work(Index i) const {
+  const Problem& p = spec_.problem;
+  const PixelBox b = pixel_box(i % boxes_, count_, layout_.box);
+  i /= boxes_;
+  const Index n = i % batches_ * layout_.batch;
+  return {b, i / batches_, n, std::min(layout_.batch, p.n - n)};
+}
+
+// Splits one image of a box to pairs[term][pair of source channels][pixel].
+void Matrix::split(const View& image, const Work& work, Index n, const Blocks& blocks, const Slot& s,
+                   std::uint32_t* pairs, Fit& fit) const {
+  const Index plane = planes_.channel(), term = pair_term();
+  const Index3& box = layout_.box;
+  const bool in_place = plain_ && matrix::in_place(image, box);
+  const Index3 size{work.box.q1[0] - work.box.q0[0], work.box.q1[1] - work.box.q0[1], box[2]};
+  const Index length = in_place ? (size[0] - 1) * planes_.plane() + size[1] * size[2] : plane;
+  if (!in_place) planes_.locate(image, work.box.q0, planes_.size(), s.parts);
+  const float *even = s.plane, *odd = s.plane + plane;
+  for (Index i = 0; i < blocks.count * (kDepth / 2); ++i, pairs += plane) {
+    const Index pair = blocks.first * kDepth + 2 * i, live = std::clamp<Index>(cs_ - pair, 0, 2);
+    const Index c = work.g * cs_ + pair;
+    if (live == 0) {
+      for (int t = 0; t < image_terms_; ++t) std::fill_n(pairs + t * term, plane, 0u);
+      continue;
+    }
+    if (in_place) {
+      even = static_cast<const float*>(image.data) + image.offset({n, c, work.box.q0[0], work.box.q0[1], 0});
+      odd = even + image.stride[1];
+    } else {
+      planes_.copy(kernels_, image, s.parts, n, c, live, s.plane);
+    }
+    if (live == 1) std::fill_n(s.plane + plane, plane, 0.0f), odd = s.plane + plane;
+    fit.see(unit_.split_pairs(pairs, term, image_terms_, even, odd, length));
+  }
+}
+
+// Splits the weights of a panel to to[block][term][channel][tap in order_][source channel].
+void Matrix::pack(const View& w, Index g, Index panel, const Blocks& blocks, float* scratch, std::uint16_t* to,
+                  Fit& fit) const {
+  const Problem& p = spec_.problem;
+  const Index channels = panel_live(panel), rows = panel_channels_ * pitch_taps_;
+  Index5 step{0, 0, p.w[1] * p.w[2] * kDepth, p.w[2] * kDepth, kDepth};
+  step[weight_n_] = p.taps() * kDepth, step[weight_k_] = 1;
+  for (Index block = blocks.first; block < blocks.first + blocks.count; ++block, to += panel_block()) {
+    Index5 at{}, size = w.size;
+    at[0] = g * p.co;
+    at[weight_n_] += panel * panel_channels_, size[weight_n_] = channels;
+    at[weight_k_] += block * kDepth, size[weight_k_] = std::min(kDepth, cs_ - block * kDepth);
+    if (channels < panel_channels_ || size[weight_k_] < kDepth)
+      std::fill_n(scratch, panel_channels_ * p.taps() * kDepth, 0.0f);
+    copy_in(kernels_, scratch, step, w.at(at, size));
+    fit.see(unit_.split_rows(to, rows * kDepth, weight_terms_, scratch, from_.data(), rows));
+  }
+}
+
+// Adds the products of one panel and chunk; the results hold `channels` channels from `first_panel` on.
+void Matrix::add(const Operands& o, const Work& work, Index panel, Index first_panel, Index channels,
+                 const Blocks& chunk, const std::uint32_t* pairs, const std::uint16_t* packed, const Slot& s,
+                 Fit& fit) const {
+  const Index channel = (panel - first_panel) * panel_channels_;
+  for (Index first = 0; first < chunk.count; first += layout_.part) {
+    const Blocks part{chunk.first + first, std::min(layout_.part, chunk.count - first)};
+    const std::uint16_t* weights = s.panel;
+    if (layout_.mode == Mode::packed)
+      weights = packed + ((work.g * panels_ + panel) * blocks_ + part.first) * panel_block();
+    else
+      pack(o.w, work.g, panel, part, s.weights, s.panel, fit);
+    for (Index n = 0; n < work.images; ++n)
+      multiply(work.box, part, weights, pairs + n * image_pairs() + first * (kDepth / 2) * planes_.channel(), channel,
+               panel_live(panel), channels, s.results + n * image_results(channels));
+  }
+}
+
+void Matrix::multiply(const PixelBox& box, const Blocks& part, const std::uint16_t* panel, const std::uint32_t* pairs,
+                      Index channel, Index live, Index channels, float* results) const {
+  std::size_t number = 0;
+  for (const PhaseSet& s : sets_) {
+    if (s.taps == 0) continue;
+    const Steps& steps = steps_[number++];
+    const Index3 e = box.extent(s);
+    if (e[0] == 0 || e[1] == 0 || e[2] == 0) continue;
+    const Index term = panel_channels_ * pitch_taps_ * kDepth * 2;
+    for (Index row = 0; row < live * s.members; row += kRows)
+      for (Index d = 0; d < e[0]; ++d) {
+        MatrixCall call;
+        call.a = {panel + (steps.first + row * steps.row) / 2,
+                  steps.row,
+                  16 * steps.row,
+                  term,
+                  weight_terms_,
+                  steps.a.data()};
+        call.b = {
+            pairs + d * planes_.plane(), planes_.channel() * 4, 64, pair_term() * 4, image_terms_, steps.b.data()};
+        call.steps = call.stretch = part.count * s.taps;
+        call.rows = static_cast<int>(std::min(kRows, live * s.members - row));
+        call.columns = (e[1] - 1) * planes_.row() + e[2];
+        call.c = results + (channels * steps.results + channel * s.members + row) * pitch_ + d * plane_;
+        call.ldc = pitch_;
+        call.accumulate = part.first > 0;
+        unit_.multiply(call);
+      }
+  }
+}
+
+void Matrix::store(const Operands& o, const Work& work, Index first_panel, Index channels, const Slot& s) const {
+  const View& d = to_x_ ? o.x : o.y;
+  const Index c = work.g * cd_ + first_panel * panel_channels_;
+  const FlatResults flat{&sets_, &maps_, work.box, channels, planes_.row(), plane_, pitch_};
+  for (Index n = 0; n < work.images; ++n)
+    store_flat(kernels_, flat, s.results + n * image_results(channels), d.at({work.n + n, c, 0, 0, 0}, d.size),
+               o.bias.data ? o.bias.at({0, c, 0, 0, 0}, o.bias.size) : View{}, s.streams, s.line);
+}
+
+void Matrix::run(const Operands& o, std::byte* workspace) const {
+  const View& image = to_x_ ? o.y : o.x;
+  auto* const packed = reinterpret_cast<std::uint16_t*>(workspace);
+  auto* const shared = reinterpret_cast<std::uint32_t*>(workspace);
+  const auto slot_of = [&](int number) {
+    Carver carver(slot(workspace, number));
+    return carve(carver);
+  };
+  Fit fit;
+  if (layout_.mode == Mode::packed)
+    parallel_for(spec_.problem.groups * panels_, slots(), [&](Index i, int number) {
+      pack(o.w, i / panels_, i % panels_, {0, blocks_}, slot_of(number).weights, packed + i * blocks_ * panel_block(),
+           fit);
+    });
+  const auto channels_of = [&](Index first, Index last) {
+    return std::min(last * panel_channels_, cd_) - first * panel_channels_;
+  };
+  if (layout_.mode == Mode::shared) {
+    for (Index i = 0; i < rounds() && fit; ++i) {
+      const Work work = this->work(i);
+      parallel_for(work.images * blocks_, slots(), [&](Index part, int number) {
+        const Index n = part / blocks_, block = part % blocks_;
+        split(image, work, work.n + n, {block, 1}, slot_of(number),
+              shared + n * image_pairs() + block * (kDepth / 2) * planes_.channel(), fit);
+      });
+      parallel_for(panels_, slots(), [&](Index panel, int number) {
+        const Slot s = slot_of(number);
+        if (fit) add(o, work, panel, panel, panel_live(panel), {0, blocks_}, shared, nullptr, s, fit);
+        if (fit) store(o, work, panel, panel_live(panel), s);
+      });
+    }
+  } else {
+    const Index parts = ceil_div(panels_, layout_.panels);
+    parallel_for(tasks_, slots(), [&](Index i, int number) {
+      const Slot s = slot_of(number);
+      const Work work = this->work(i / parts);
+      const Index begin = i % parts * layout_.panels, end = std::min(begin + layout_.panels, panels_);
+      // With one chunk the results of each panel are stored at once, else those of all panels when all is added.
+      const Index step = layout_.chunk < blocks_ ? end - begin : 1;
+      for (Index first = begin; first < end; first += step) {
+        const Index channels = channels_of(first, first + step);
+        for (Index block = 0; block < blocks_; block += layout_.chunk) {
+          const Blocks chunk{block, std::min(layout_.chunk, blocks_ - block)};
+          if (first == begin)
+            for (Index n = 0; n < work.images; ++n)
+              split(image, work, work.n + n, chunk, s, s.pairs + n * image_pairs(), fit);
+          for (Index panel = first; panel < first + step && fit; ++panel)
+            add(o, work, panel, first, channels, chunk, s.pairs, packed, s, fit);
+        }
+        if (fit) store(o, work, first, channels, s);
+      }
+    });
+  }
+  if (!fit) direct_->run(o, workspace);
+}
+
+std::string Matrix::explain() const {
+  constexpr const char* packs[] = {"once", "by tasks", "by tasks that share their source"};
+  std::ostringstream s;
+  s << "matrix " << (to_x_ ? "x" : "y") << " (" << unit_.name << ", " << weight_terms_ << 'x' << image_terms_
+    << " terms): boxes of " << layout_.batch << 'x' << layout_.box[0] << 'x' << layout_.box[1] << 'x' << layout_.box[2]
+    << " pixels, chunks of " << std::min(cs_, layout_.chunk * kDepth) << " of " << cs_ << " source channels, panels of "
+    << panel_channels_ << " of " << cd_ << " channels, packed " << packs[static_cast<int>(layout_.mode)] << "; "
+    << tasks_ << " tasks, " << workspace_bytes() << " bytes; about " << nanoseconds() / 1e6 << " ms";
+  return s.str();
+}
+
+}  // namespace
+}  // namespace matrix
+
+std::unique_ptr<GuardedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
+                                         const MatrixKernels& unit) {
+  auto pass = std::make_unique<matrix::Matrix>(spec, kernels, unit);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+
+}  // namespace convbwd

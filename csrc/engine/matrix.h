@@ -1,0 +1,71 @@
+// Layer engine: float passes on a matrix unit (kernels/matrix.h). Operands are split to bfloat16 terms when they are
+// brought in; kernels then add up tiles of products in float32.
+//
+// The unit flushes what is tiny and turns infinities into NaN. Every split tells the largest magnitude that it saw:
+// where one lies outside of what the unit serves, the direct pass computes the whole result again.
+//
+// matrix.cpp computes images (unknown x and y), matrix_weights.cpp weights (unknown w).
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <sstream>
+#include <vector>
+
+#include "engine/pass.h"
+#include "engine/planes.h"
+#include "kernels/matrix.h"
+
+namespace convbwd::matrix {
+
+constexpr Index kDepth = 32;  // products of a step
+constexpr Index kRows = 32;   // of a call
+constexpr Index kMinTasks = 8;
+
+/// Terms that hold every value of an operand.
+inline int terms_of(DType t) { return t == DType::float32 ? 3 : t == DType::float16 ? 2 : 1; }
+
+/// Whether products of such magnitudes keep all their terms: the largest ones of two operands lie 2^26 above what is
+/// flushed (2^-126), and no term overflows.
+inline bool fits(std::uint32_t magnitude) {
+  return magnitude == 0 ||
+         (magnitude >= std::bit_cast<std::uint32_t>(0x1p-50f) && magnitude <= std::bit_cast<std::uint32_t>(0x1p+60f));
+}
+
+/// How many products of terms stand for one.
+inline int products_of(int a, int b) { return a * b - (a + b > 4) - 2 * (a + b > 5); }
+
+// Nanoseconds of one core of a Sapphire Rapids, measured over bench/shapes.json and good to 30 %: of 32x32x32 products,
+// of splitting an element to a term, and of copying one to a flat plane (element by element where it is strided).
+constexpr double kProduct = 30, kSplit = 0.06, kCopy = 0.12, kStridedCopy = 0.4;
+
+inline double copy_cost(const std::array<AxisMap, 3>& maps) { return maps[2].src_step > 1 ? kStridedCopy : kCopy; }
+
+/// Whether every pixel reads the source at its own place only.
+inline bool plain(const std::array<AxisMap, 3>& maps) {
+  bool plain = true;
+  for (const AxisMap& map : maps) {
+    plain &= map.src_step == 1;
+    for (const Phase& f : map.phases)
+      for (const Index o : f.offset) plain &= o == 0;
+  }
+  return plain;
+}
+
+/// Whether the pixels of every such box lie in memory as one run of floats.
+inline bool in_place(const View& v, const Index3& box) {
+  return v.dtype == DType::float32 && dense_planes(v) && box[2] == v.size[4] && (box[0] == 1 || box[1] == v.size[3]);
+}
+
+class Fit {
+ public:
+  void see(std::uint32_t magnitude) {
+    if (!fits(magnitude)) good_.store(false, std::memory_order_relaxed);
+  }
+  explicit operator bool() const { return good_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> good_{true};
+};
+
+}  // namespace convbwd::matrix

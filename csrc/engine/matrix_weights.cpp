@@ -1,0 +1,299 @@
+// Unknown w: see matrix.h. Rows of a product are input channels, shifted by a tap in a zero-bordered flat copy of x;
+// columns are output channels; the sum runs over the pixels of y, laid out like x, with zeros between its rows.
+#include "engine/matrix.h"
+#include "engine/weights_out.h"
+
+namespace convbwd {
+namespace matrix {
+namespace {
+
+constexpr Index kTileBytes = 640 << 10;  // results of a task: a third of L2
+constexpr Index kPixels = 512;           // of a box and batch: fewer show in the time of adding results up
+constexpr Index kStretch = 16;           // steps between passes over the results
+constexpr Index kColumns = 16;           // output channels that are split at a time
+
+class MatrixWeights final : public GuardedPass {
+ public:
+  MatrixWeights(const PassSpec& spec, const KernelSet<float>& kernels, const MatrixKernels& unit);
+  bool plan();
+  double nanoseconds() const override;
+  std::string explain() const override;
+  void run(const Operands& operands, std::byte* workspace) const override;
+
+ private:
+  // Results of a task: channels [m0, m0 + m) of x by [n0, n0 + n) of y.
+  struct Block {
+    Index g, m0, m, n0, n;
+  };
+  struct Slot {
+    std::uint16_t* x;
+    std::uint32_t* y;
+    float *plane, *tiles, *lines;
+    Planes::Part *x_parts, *y_parts;
+  };
+
+  bool configure(Index least);
+  Slot carve(Carver& carver) const;
+  Block block(Index i) const;
+  void add(const Operands& o, const Block& b, Index round, const Slot& s, float* tiles, bool accumulate,
+           Fit& fit) const;
+  void store(const Operands& o, const Block& b, const float* tiles, float* lines) const;
+
+  Index pitch() const { return round_up(n_, kColumns); }
+  Index tile_elements() const { return m_ * spec_.problem.taps() * pitch(); }
+  // Elements of a row of x and of one term of x; of a step and of one term of 16 columns of y.
+  Index x_row() const { return batch_ * x_image_; }
+  Index x_term() const { return m_ * x_row(); }
+  Index y_term() const { return batch_ * image_steps_ * kStep; }
+
+  static constexpr Index kStep = kColumns * kDepth / 2;  // words of a step of 16 columns
+  const KernelSet<float>& kernels_;
+  const MatrixKernels& unit_;
+  std::array<AxisMap, 3> maps_;
+  int x_terms_, y_terms_;
+  Index3 box_;
+  Index batch_ = 1, m_, n_, slabs_ = 1;
+  Planes x_, y_;
+  Index x_image_ = 0, image_steps_ = 1, boxes_ = 1, rounds_ = 1, m_blocks_ = 1, n_blocks_ = 1;
+  bool plain_ = false, in_place_store_ = false;
+  std::vector<std::ptrdiff_t> x_at_, y_at_, taps_;  // in bytes
+};
+
+MatrixWeights::MatrixWeights(const PassSpec& spec, const KernelSet<float>& kernels, const MatrixKernels& unit)
+    : GuardedPass(spec),
+      kernels_(kernels),
+      unit_(unit),
+      x_terms_(terms_of(spec.operands.x.dtype)),
+      y_terms_(terms_of(spec.operands.y.dtype)),
+      box_(spec.problem.y),
+      m_(spec.problem.ci),
+      n_(spec.problem.co) {
+  for (int a = 0; a < 3; ++a) maps_[a] = map_forward(axis_sizes(spec_.problem, a));
+  plain_ = plain(maps_);
+}
+
+bool MatrixWeights::plan() {
+  const Problem& p = spec_.problem;
+  direct_ = make_gather_weights(spec_, kernels_);
+  if (!direct_) return false;
+  in_place_store_ = stores_in_place<float>(densely(spec_.operands).w, 1, p.taps());
+  const auto halve = [](Index& v, Index of) { v = round_up(ceil_div(v, 2), of); };
+  const auto shrink_tile = [&] {
+    if (m_ > kRows && m_ >= n_)
+      halve(m_, kRows);
+    else if (n_ > kRows)
+      halve(n_, kRows);
+    else if (m_ > 8)
+      halve(m_, 8);
+    else
+      return false;
+    return true;
+  };
+  const auto results = [&] { return p.groups * ceil_div(p.ci, m_) * ceil_div(p.co, n_); };
+  while (tile_elements() * 4 > kTileBytes || (results() < kMinTasks / 4 && std::max(m_, n_) >= 2 * kRows))
+    if (!shrink_tile()) break;
+  const auto flat = [&] { return Planes(maps_, box_).row() * box_[1]; };
+  box_[0] = 1;
+  while (flat() > kPixels && (box_[1] > 1 || box_[2] > kPixels)) {
+    Index& longest = box_[1] > 1 ? box_[1] : box_[2];
+    longest = ceil_div(longest, 2);
+  }
+  if (box_[1] == p.y[1] && box_[2] == p.y[2]) batch_ = std::clamp<Index>(kPixels / flat(), 1, p.n);
+  batch_ = ceil_div(p.n, ceil_div(p.n, batch_));
+  for (;;) {
+    for (const Index least : {2, 1})
+      if (configure(least)) {
+        in_place_store_ = stores_in_place<float>(spec_.operands.w, 1, p.taps());
+        return configure(least);
+      }
+    if (batch_ > 1)
+      batch_ = ceil_div(p.n, ceil_div(p.n, batch_ - 1));
+    else if (box_[1] > 1 && flat() > 2 * kDepth)
+      box_[1] = ceil_div(box_[1], 2);
+    else if (box_[2] > 2 * kDepth)
+      box_[2] = ceil_div(box_[2], 2);
+    else if (!shrink_tile())
+      return false;
+  }
+}
+
+bool MatrixWeights::configure(Index least) {
+  const Problem& p = spec_.problem;
+  x_ = Planes(maps_, box_);
+  y_ = Planes(x_, p.y);
+  image_steps_ = ceil_div((box_[1] - 1) * x_.row() + box_[2], kDepth);
+  boxes_ = pixel_boxes(p.y, box_);
+  rounds_ = boxes_ * ceil_div(p.n, batch_);
+  m_blocks_ = ceil_div(p.ci, m_), n_blocks_ = ceil_div(p.co, n_);
+  const Index results = p.groups * m_blocks_ * n_blocks_, tile_bytes = round_up(tile_elements() * 4, 64);
+  const Index room = static_cast<Index>(spec_.budget) / 2 / (results * tile_bytes);
+  slabs_ = results < kMinTasks ? std::max<Index>(1, std::min({rounds_, ceil_div(kMinTasks, results), room})) : 1;
+  taps_.clear();
+  for (Index d = 0; d < p.w[0]; ++d)
+    for (Index h = 0; h < p.w[1]; ++h)
+      for (Index w = 0; w < p.w[2]; ++w)
+        taps_.push_back(2 * x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
+                                       w * p.dilation[2] - p.pad_before[2]}));
+  // The last step reaches behind the last pixel: there it finds zeros.
+  const Index reach = image_steps_ * kDepth + *std::max_element(taps_.begin(), taps_.end()) / 2;
+  x_image_ = (ceil_div(std::max(x_.channel(), reach), kDepth) | 1) * kDepth;
+  x_at_.clear(), y_at_.clear();
+  for (Index n = 0; n < batch_; ++n)
+    for (Index s = 0; s < image_steps_; ++s) {
+      x_at_.push_back((n * x_image_ + s * kDepth) * 2);
+      y_at_.push_back((n * image_steps_ + s) * kStep * 4);
+    }
+  Carver slot;
+  carve(slot);
+  return share(results * slabs_, slabs_ > 1 ? results * slabs_ * tile_bytes : 0, static_cast<Index>(slot.used()),
+               least);
+}
+
+MatrixWeights::Slot MatrixWeights::carve(Carver& carver) const {
+  Slot s{};
+  s.x = carver.take<std::uint16_t>(x_terms_ * x_term());
+  s.y = carver.take<std::uint32_t>(pitch() / kColumns * y_terms_ * y_term());
+  // A channel of x, or 16 of y.
+  s.plane = carver.take<float>(std::max(x_image_, kColumns * y_.channel()) + y_.slack());
+  if (slabs_ == 1) s.tiles = carver.take<float>(tile_elements());
+  if (!in_place_store_) s.lines = carver.take<float>(kStoreRows * pitch());
+  s.x_parts = carver.take<Planes::Part>(x_.parts());
+  s.y_parts = carver.take<Planes::Part>(y_.parts());
+  return s;
+}
+
+// Time of products, of splitting both images, and of storing results.
+double MatrixWeights::nanoseconds() const {
+  const Problem& p = spec_.problem;
+  const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
+  const int products = products_of(x_terms_, y_terms_);
+  const Index steps = batch_ * image_steps_, rounds = rounds_ * p.groups;
+  const double calls = of(rounds, p.taps(), m_blocks_, ceil_div(m_, kRows), n_blocks_);
+  const double columns = calls * static_cast<double>(ceil_div(n_, 32)) * (of(steps) * (kProduct * products + 10) + 100);
+  const double x = of(rounds, n_blocks_, p.ci, batch_, x_image_) * (kSplit * x_terms_ + copy_cost(maps_));
+  const double y = of(rounds, m_blocks_, p.co, batch_, y_.channel()) * (1.5 * kSplit * y_terms_ + 0.12);
+  const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.4 + 0.3 * static_cast<double>(slabs_ - 1));
+  return columns + 120 * calls + x + y + stored + 2000;
+}
+
+MatrixWeights::Block MatrixWeights::block(Index i) const {
+  const Problem& p = spec_.problem;
+  Block b;
+  b.n0 = i % n_blocks_ * n_, b.n = std::min(n_, p.co - b.n0);
+  i /= n_blocks_;
+  b.m0 = i % m_blocks_ * m_, b.m = std::min(m_, p.ci - b.m0);
+  b.g = i / m_blocks_;
+  return b;
+}
+
+// Adds the products of the images and pixels of a round.
+void MatrixWeights::add(const Operands& o, const Block& b, Index round, const Slot& s, float* tiles, bool accumulate,
+                        Fit& fit) const {
+  const Problem& p = spec_.problem;
+  const PixelBox pixels = pixel_box(round % boxes_, p.y, box_);
+  const Index n0 = round / boxes_ * batch_, images = std::min(batch_, p.n - n0);
+  x_.locate(o.x, pixels.q0, x_.size(), s.x_parts);
+  y_.locate(o.y, pixels.q0, pixels.q1, s.y_parts);
+  const bool x_in_place = plain_ && in_place(o.x, box_), y_in_place = plain_ && in_place(o.y, box_);
+  const auto place = [&](const View& v, Index n, Index c) {
+    return static_cast<const float*>(v.data) + v.offset({n0 + n, c, pixels.q0[0], pixels.q0[1], pixels.q0[2]});
+  };
+  // Of images in place, and of the flat copies; only boxes of a single image may have fewer rows than others.
+  const Index live_pixels = (pixels.q1[1] - pixels.q0[1]) * box_[2];
+  const Index length = (pixels.q1[1] - pixels.q0[1] - 1) * x_.row() + pixels.q1[2] - pixels.q0[2];
+  const Index steps = batch_ > 1 ? image_steps_ : ceil_div(length, kDepth);
+  for (Index c = 0; c < b.m; ++c)
+    for (Index n = 0; n < images; ++n) {
+      const Index channel = b.g * p.ci + b.m0 + c;
+      std::uint16_t* const to = s.x + c * x_row() + n * x_image_;
+      if (x_in_place) {
+        fit.see(unit_.split_run(to, x_term(), x_terms_, place(o.x, n, channel), live_pixels));
+        continue;
+      }
+      x_.copy(kernels_, o.x, s.x_parts, n0 + n, channel, 1, s.plane);
+      std::fill(s.plane + x_.channel(), s.plane + x_image_, 0.0f);
+      fit.see(unit_.split_run(to, x_term(), x_terms_, s.plane, x_image_));
+    }
+  for (Index c = 0; c < b.n; c += kColumns)
+    for (Index n = 0; n < images; ++n) {
+      const Index live = std::min(kColumns, b.n - c), channel = b.g * p.co + b.n0 + c;
+      const float* from = s.plane;
+      Index lds = y_.channel(), pixels_of_y = std::min(lds, steps * kDepth);
+      if (y_in_place)
+        from = place(o.y, n, channel), lds = o.y.stride[1], pixels_of_y = live_pixels;
+      else
+        y_.copy(kernels_, o.y, s.y_parts, n0 + n, channel, live, s.plane);
+      fit.see(unit_.split_columns(s.y + c / kColumns * y_terms_ * y_term() + n * image_steps_ * kStep, y_term(), kStep,
+                                  y_terms_, from, lds, static_cast<int>(live), pixels_of_y));
+    }
+  const Index taps = p.taps();
+  for (Index m = 0; m < b.m; m += kRows) {
+    MatrixCall call;
+    call.a = {s.x + m * x_row(), x_row() * 2, 16 * x_row() * 2, x_term() * 2, x_terms_, x_at_.data()};
+    call.b = {s.y, 64, y_terms_ * y_term() * 4, y_term() * 4, y_terms_, y_at_.data()};
+    call.steps = images * steps;
+    call.stretch = kStretch;
+    call.rows = static_cast<int>(std::min(kRows, b.m - m));
+    call.columns = b.n;
+    call.c = tiles + m * taps * pitch();
+    call.ldc = taps * pitch();
+    call.accumulate = accumulate;
+    call.shift = taps_.data();
+    call.shifts = taps;
+    call.shift_c = pitch();
+    unit_.multiply(call);
+  }
+}
+
+void MatrixWeights::store(const Operands& o, const Block& b, const float* tiles, float* lines) const {
+  const Problem& p = spec_.problem;
+  store_weights(kernels_, p, o.w.at({b.g * p.co + b.n0, b.m0, 0, 0, 0}, o.w.size), 1, {b.m, b.n, 0, p.taps(), pitch()},
+                tiles, lines);
+}
+
+void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
+  const Index results = tasks_ / slabs_, elements = round_up(tile_elements(), 16);
+  auto* const shared = reinterpret_cast<float*>(workspace);
+  const auto slot_of = [&](int number) {
+    Carver carver(slot(workspace, number));
+    return carve(carver);
+  };
+  Fit fit;
+  parallel_for(tasks_, slots(), [&](Index i, int number) {
+    const Slot s = slot_of(number);
+    const Block b = block(i / slabs_);
+    float* const tiles = slabs_ > 1 ? shared + i * elements : s.tiles;
+    const Index slab = i % slabs_, first = slab * rounds_ / slabs_, last = (slab + 1) * rounds_ / slabs_;
+    for (Index round = first; round < last && fit; ++round) add(o, b, round, s, tiles, round > first, fit);
+    if (slabs_ == 1 && fit) store(o, b, tiles, s.lines);
+  });
+  if (slabs_ > 1 && fit)
+    parallel_for(results, slots(), [&](Index i, int number) {
+      float* const tiles = shared + i * slabs_ * elements;
+      for (Index slab = 1; slab < slabs_; ++slab)
+        for (Index e = 0; e < elements; ++e) tiles[e] += tiles[slab * elements + e];
+      store(o, block(i), tiles, slot_of(number).lines);
+    });
+  if (!fit) direct_->run(o, workspace);
+}
+
+std::string MatrixWeights::explain() const {
+  std::ostringstream s;
+  s << "matrix w (" << unit_.name << ", " << x_terms_ << 'x' << y_terms_ << " terms): " << m_ << " of "
+    << spec_.problem.ci << " input and " << n_ << " of " << spec_.problem.co << " output channels a task, boxes of "
+    << batch_ << "x1x" << box_[1] << 'x' << box_[2] << " pixels in " << slabs_ << " slabs; " << tasks_ << " tasks, "
+    << workspace_bytes() << " bytes; about " << nanoseconds() / 1e6 << " ms";
+  return s.str();
+}
+
+}  // namespace
+}  // namespace matrix
+
+std::unique_ptr<GuardedPass> make_matrix_weights(const PassSpec& spec, const KernelSet<float>& kernels,
+                                                 const MatrixKernels& unit) {
+  auto pass = std::make_unique<matrix::MatrixWeights>(spec, kernels, unit);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+
+}  // namespace convbwd

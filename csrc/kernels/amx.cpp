@@ -1,0 +1,271 @@
+// Matrix kernels for AMX: eight tile registers, four of them sums of 16x16 results.
+#include <immintrin.h>
+
+#include "kernels/matrix.h"
+
+namespace convbwd {
+
+namespace {
+
+// Steps whose sums stay in registers: longer chains of additions lose accuracy.
+constexpr std::int64_t kLongest = 16;
+
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1, start = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+
+// The pairs of terms that are multiplied, such that one operand stays from each pair to the next.
+struct Pair {
+  int a, b;
+};
+template <int A, int B>
+constexpr Pair kPairs[1] = {{0, 0}};
+template <>
+constexpr Pair kPairs<1, 2>[2] = {{0, 1}, {0, 0}};
+template <>
+constexpr Pair kPairs<1, 3>[3] = {{0, 2}, {0, 1}, {0, 0}};
+template <>
+constexpr Pair kPairs<2, 2>[4] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
+template <>
+constexpr Pair kPairs<2, 3>[5] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {0, 0}};
+template <>
+constexpr Pair kPairs<3, 3>[6] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
+constexpr int products(int terms_a, int terms_b) {
+  const int low = terms_a < terms_b ? terms_a : terms_b, high = terms_a + terms_b - low;
+  return low == 1 ? high : low == 2 ? high + 2 : 6;
+}
+
+// Sums that are still to be added to C, which happens beside the next products: it would make them wait on its own.
+struct Pending {
+  float* c = nullptr;
+  const float* sum = nullptr;
+  std::ptrdiff_t ldc = 0;
+  int rows = 0, row = 0, width = 0;
+
+  void add(int count) {
+    for (const int end = row + count < rows ? row + count : rows; row < end; ++row)
+      for (int j = 0; j < width; j += 16)
+        _mm512_storeu_ps(c + row * ldc + j, _mm512_loadu_ps(c + row * ldc + j) + _mm512_load_ps(sum + row * 32 + j));
+  }
+};
+
+// Product I and those after it of one step, for M x N tiles of results. Tile registers: 0 to 3 results, 4 and 5 of A, 6
+// and 7 of B, which are loaded just before they are needed: one operand is new in each product, both in the first.
+template <int TA, int TB, bool LIGHT_A, int M, int N, int I = 0>
+__attribute__((always_inline)) inline void add_products(const MatrixOperand& oa, const MatrixOperand& ob, const char* a,
+                                                        const char* b) {
+  // A is loaded once less often than B, or the other way round.
+  constexpr bool mirror = TA > TB || (TA == TB && LIGHT_A);
+  constexpr auto& list = kPairs<(mirror ? TB : TA), (mirror ? TA : TB)>;
+  constexpr int term_a = mirror ? list[I].b : list[I].a, term_b = mirror ? list[I].a : list[I].b;
+  constexpr bool new_first = I == 0 || list[I].a != list[I > 0 ? I - 1 : 0].a;
+  constexpr bool new_second = I == 0 || list[I].b != list[I > 0 ? I - 1 : 0].b;
+  constexpr bool new_a = mirror ? new_second : new_first, new_b = mirror ? new_first : new_second;
+  const char *at = a + term_a * oa.term, *bt = b + term_b * ob.term;
+  if constexpr (new_a) _tile_loadd(4, at, oa.row);
+  if constexpr (new_b) _tile_loadd(6, bt, ob.row);
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (N > 1 && !new_b) _tile_dpbf16ps(1, 4, 7);
+  if constexpr (M > 1 && new_a) _tile_loadd(5, at + oa.tile, oa.row);
+  if constexpr (M > 1) _tile_dpbf16ps(2, 5, 6);
+  if constexpr (N > 1 && new_b) {
+    _tile_loadd(7, bt + ob.tile, ob.row);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  if constexpr (M > 1 && N > 1) _tile_dpbf16ps(3, 5, 7);
+  if constexpr (I + 1 < products(TA, TB)) add_products<TA, TB, LIGHT_A, M, N, I + 1>(oa, ob, a, b);
+}
+
+// One block of results over one stretch of steps. `sums` are two buffers in turn.
+template <int TA, int TB, bool LIGHT_A, int M, int N>
+inline void block(const MatrixCall& call, const char* a, const char* b, float* c, std::int64_t begin, std::int64_t end,
+                  Pending& pending, float (*sums)[32 * 32], int& turn) {
+  const int slice = static_cast<int>((32 + end - begin - 1) / (end - begin));
+  _tile_zero(0);
+  if constexpr (N > 1) _tile_zero(1);
+  if constexpr (M > 1) _tile_zero(2);
+  if constexpr (M > 1 && N > 1) _tile_zero(3);
+  for (std::int64_t s = begin; s < end; ++s) {
+    add_products<TA, TB, LIGHT_A, M, N>(call.a, call.b, a + call.a.at[s], b + call.b.at[s]);
+    pending.add(slice);
+  }
+  const bool first = begin == 0 && !call.accumulate;
+  float* const to = first ? c : sums[turn];
+  const std::ptrdiff_t pitch = first ? call.ldc : 32;
+  _tile_stored(0, to, pitch * 4);
+  if constexpr (N > 1) _tile_stored(1, to + 16, pitch * 4);
+  if constexpr (M > 1) _tile_stored(2, to + 16 * pitch, pitch * 4);
+  if constexpr (M > 1 && N > 1) _tile_stored(3, to + 16 * pitch + 16, pitch * 4);
+  if (first) return;
+  pending = {c, to, call.ldc, call.rows, 0, 16 * N};
+  turn = 1 - turn;
+}
+
+template <int TA, int TB, bool LIGHT_A, int M>
+void blocks(const MatrixCall& call) {
+  alignas(64) float sums[2][32 * 32];
+  Pending pending;
+  int turn = 0;
+  for (std::int64_t begin = 0; begin < call.steps; begin += call.stretch) {
+    const std::int64_t end = begin + call.stretch < call.steps ? begin + call.stretch : call.steps;
+    for (std::int64_t j = 0; j < call.columns; j += 32)
+      for (std::int64_t t = 0; t < call.shifts; ++t) {
+        const char* a = static_cast<const char*>(call.a.data) + (call.shift ? call.shift[t] : 0);
+        const char* b = static_cast<const char*>(call.b.data) + j / 16 * call.b.tile;
+        float* c = call.c + t * call.shift_c + j;
+        for (std::int64_t s = begin; s < end; s += kLongest) {
+          const std::int64_t stop = s + kLongest < end ? s + kLongest : end;
+          j + 16 < call.columns ? block<TA, TB, LIGHT_A, M, 2>(call, a, b, c, s, stop, pending, sums, turn)
+                                : block<TA, TB, LIGHT_A, M, 1>(call, a, b, c, s, stop, pending, sums, turn);
+        }
+      }
+  }
+  pending.add(32);
+}
+
+template <int TA, int TB>
+void with_terms(const MatrixCall& call) {
+  if (call.shift)
+    call.rows > 16 ? blocks<TA, TB, true, 2>(call) : blocks<TA, TB, true, 1>(call);
+  else
+    call.rows > 16 ? blocks<TA, TB, false, 2>(call) : blocks<TA, TB, false, 1>(call);
+}
+
+void multiply(const MatrixCall& call) {
+  TileConfig config;
+  for (int t = 0; t < 8; ++t) config.row_bytes[t] = 64, config.rows[t] = 16;
+  const int first = call.rows < 16 ? call.rows : 16;
+  config.rows[0] = config.rows[1] = config.rows[4] = static_cast<std::uint8_t>(first);
+  if (call.rows > 16) config.rows[2] = config.rows[3] = config.rows[5] = static_cast<std::uint8_t>(call.rows - 16);
+  _tile_loadconfig(&config);
+  constexpr void (*table[3][3])(const MatrixCall&) = {
+      {with_terms<1, 1>, with_terms<1, 2>, with_terms<1, 3>},
+      {with_terms<2, 1>, with_terms<2, 2>, with_terms<2, 3>},
+      {with_terms<3, 1>, with_terms<3, 2>, with_terms<3, 3>},
+  };
+  table[call.a.terms - 1][call.b.terms - 1](call);
+  _tile_release();
+}
+
+// The next term of 32 floats, and what it leaves of them.
+inline __m512i next_term(__m512& low, __m512& high, bool leave) {
+  const auto term = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  if (leave) {
+    low = low - _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(term)), 16));
+    high = high - _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(term, 1)), 16));
+  }
+  return term;
+}
+
+inline void widen(__m512i& most, __m512 v) {
+  most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)));
+}
+
+inline __m512 load_some(const float* src, std::int64_t n) {
+  const auto mask = static_cast<__mmask16>(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
+  return _mm512_maskz_loadu_ps(mask, src);
+}
+
+std::uint32_t split_rows(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src,
+                         const std::ptrdiff_t* from, std::int64_t rows) {
+  __m512i most = _mm512_setzero_si512();
+  for (std::int64_t i = 0; i < rows; ++i, dst += 32) {
+    __m512 low = _mm512_loadu_ps(src + from[i]), high = _mm512_loadu_ps(src + from[i] + 16);
+    widen(most, low), widen(most, high);
+    for (int r = 0; r < terms; ++r) _mm512_storeu_si512(dst + r * term, next_term(low, high, r + 1 < terms));
+  }
+  return _mm512_reduce_max_epu32(most);
+}
+
+std::uint32_t split_run(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, std::int64_t n) {
+  __m512i most = _mm512_setzero_si512();
+  for (std::int64_t i = 0; i < n; i += 32) {
+    __m512 low = load_some(src + i, n - i), high = load_some(src + i + 16, n - i - 16);
+    widen(most, low), widen(most, high);
+    for (int r = 0; r < terms; ++r) _mm512_storeu_si512(dst + r * term + i, next_term(low, high, r + 1 < terms));
+  }
+  return _mm512_reduce_max_epu32(most);
+}
+
+// The next term of pairs, even ones in the lower halves, and what it leaves of them.
+inline __m512i next_pairs(__m512& even, __m512& odd, bool leave) {
+  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i pairs = _mm512_permutexvar_epi16(interleave, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even)));
+  if (leave) {
+    even = even - _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    odd = odd - _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+  }
+  return pairs;
+}
+
+std::uint32_t split_pairs(std::uint32_t* dst, std::ptrdiff_t term, int terms, const float* even, const float* odd,
+                          std::int64_t n) {
+  __m512i most = _mm512_setzero_si512();
+  for (std::int64_t i = 0; i < n; i += 16) {
+    __m512 e = load_some(even + i, n - i), o = load_some(odd + i, n - i);
+    widen(most, e), widen(most, o);
+    for (int r = 0; r < terms; ++r) _mm512_storeu_si512(dst + r * term + i, next_pairs(e, o, r + 1 < terms));
+  }
+  return _mm512_reduce_max_epu32(most);
+}
+
+// Transposes 16 rows of 16 words.
+inline void transpose_words(__m512i* r) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+  }
+}
+
+std::uint32_t split_columns(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t tile, int terms, const float* src,
+                            std::ptrdiff_t lds, int rows, std::int64_t n) {
+  __m512i most = _mm512_setzero_si512();
+  for (; n > 0; n -= 32, src += 32, dst += tile) {
+    __m512i words[3][16];
+#pragma GCC unroll 4
+    for (int j = 0; j < 16; ++j) {
+      const std::int64_t live = j < rows ? n : 0;
+      __m512 low = load_some(src + j * lds, live), high = load_some(src + j * lds + 16, live - 16);
+      widen(most, low), widen(most, high);
+      for (int r = 0; r < terms; ++r) words[r][j] = next_term(low, high, r + 1 < terms);
+    }
+    for (int r = 0; r < terms; ++r) {
+      transpose_words(words[r]);
+#pragma GCC unroll 4
+      for (int k = 0; k < 16; ++k) _mm512_storeu_si512(dst + r * term + 16 * k, words[r][k]);
+    }
+  }
+  return _mm512_reduce_max_epu32(most);
+}
+
+}  // namespace
+
+const MatrixKernels matrix_kernels_amx = {"amx", multiply, split_rows, split_run, split_pairs, split_columns};
+
+}  // namespace convbwd
