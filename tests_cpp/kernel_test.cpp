@@ -376,8 +376,8 @@ std::uint32_t encode(const Format& f, double value) {
 TEST_P(Kernels, LoadWidensEveryCodeExactly) {
   with_set([](const auto& set, auto zero) {
     using T = decltype(zero);
-    std::vector<Bits16> codes(1u << 16);
-    std::iota(codes.begin(), codes.end(), Bits16{0});
+    std::vector<std::uint16_t> codes(1u << 16);
+    std::iota(codes.begin(), codes.end(), std::uint16_t{0});
     for (const Format& f : kFormats) {
       Memory<T> got(1 << 16);
       set.load[static_cast<int>(f.dtype)](got.data(), codes.data(), 1 << 16);
@@ -421,7 +421,7 @@ TEST_P(Kernels, StoreRoundsOnceToNearestEven) {
           }
       }
       const auto n = static_cast<std::int64_t>(values.size());
-      Memory<Bits16> got(n);
+      Memory<std::uint16_t> got(n);
       set.store[static_cast<int>(f.dtype)](got.data(), values.data(), n);
       for (std::int64_t i = 0; i < n; ++i) {
         const T value = values[static_cast<std::size_t>(i)];
@@ -443,9 +443,9 @@ TEST_P(Kernels, EveryNanStaysNan) {
       for (std::uint32_t bit = 0; bit < 23; ++bit)
         for (const std::uint32_t sign : {0u, 1u << 31})
           nans.push_back(static_cast<T>(float_of(sign | 0x7f800000u | 1u << bit)));
-      std::vector<Bits16> codes(nans.size());
+      std::vector<std::uint16_t> codes(nans.size());
       set.store[static_cast<int>(f.dtype)](codes.data(), nans.data(), static_cast<std::int64_t>(nans.size()));
-      for (const Bits16 c : codes) EXPECT_TRUE(std::isnan(decode(f, c))) << c;
+      for (const std::uint16_t c : codes) EXPECT_TRUE(std::isnan(decode(f, c))) << c;
     }
   });
 }

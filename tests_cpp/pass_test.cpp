@@ -206,8 +206,8 @@ void check_all(Call& call, Unknown unknown) {
 }
 
 template <class T>
-DType random_dtype(Random& random) {
-  return kDTypeList[random.integer(sizeof(T) == 8 ? 0 : 1, 3)];
+DType random_dtype(Random& random, bool result) {
+  return kDTypeList[random.integer(sizeof(T) == 8 ? 0 : 1, (result ? kResultDTypes : kTypes) - 1)];
 }
 
 template <class T>
@@ -215,7 +215,7 @@ CallSetup random_setup(const Problem& p, Unknown unknown, Random& random) {
   CallSetup s{p, unknown, {}, {}, unknown != Unknown::w && random.integer(0, 1) == 1};
   const std::size_t result = unknown == Unknown::x ? 0 : unknown == Unknown::w ? 1 : 2;
   for (std::size_t i = 0; i < 3; ++i) {
-    s.dtypes[i] = random_dtype<T>(random);
+    s.dtypes[i] = random_dtype<T>(random, i == result);
     s.layouts[i] = static_cast<Layout>(random.integer(0, (i == result ? kResultLayouts : kLayouts) - 1));
   }
   return s;
@@ -387,15 +387,17 @@ TEST(BiasGradient, SumsEveryChannel) {
         for (const bool wide : {false, true}) {
           TestTensor y(size, dtype, static_cast<Layout>(layout));
           y.fill_integers(random, -3, 3);
-          TestTensor bias({1, size[1], 1, 1, 1}, dtype, layout % 2 ? Layout::gaps : Layout::reversed);
+          // Sums may be beyond 8-bit types.
+          const DType sums = size_of(dtype) == 1 || storage_of(dtype) != dtype ? DType::float32 : dtype;
+          TestTensor bias({1, size[1], 1, 1, 1}, sums, layout % 2 ? Layout::gaps : Layout::reversed);
           std::vector<double> expected(static_cast<std::size_t>(size[1]));
           for_each_index(size, [&](const Index5& i) {
             expected[static_cast<std::size_t>(i[1])] += get(y.view().data, dtype, y.view().offset(i));
           });
           for (double& e : expected) {
             std::array<std::byte, 8> rounded;
-            set(rounded.data(), dtype, 0, e);
-            e = get(rounded.data(), dtype, 0);
+            set(rounded.data(), sums, 0, e);
+            e = get(rounded.data(), sums, 0);
           }
           const auto pass = make_bias_gradient(y.view(), wide, kThreads);
           GuardedBuffer workspace(pass->workspace_bytes());

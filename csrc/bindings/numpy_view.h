@@ -21,16 +21,28 @@ namespace py = pybind11;
 inline constexpr int kNumpyHalf = 23;          // NPY_HALF, which pybind11 does not name
 inline constexpr int kNumpyUserDefined = 256;  // NPY_USERDEF: the first number of a registered type
 
-/// bfloat16 belongs to ml_dtypes. Its number depends on the order of registration, so the name decides; the number is
-/// then remembered, because it stays the same for the life of the process.
-inline bool is_bfloat16(const py::dtype& dtype) {
-  static std::atomic<int> known{0};
+/// Types that other packages register. Their numbers depend on the order of registration, so the name decides; the
+/// number is then remembered, because it stays the same for the life of the process.
+inline std::optional<DType> registered_type(const py::dtype& dtype) {
+  struct Known {
+    DType type;
+    const char* module;
+    std::atomic<int> number{0};
+  };
+  static Known known[] = {
+      {DType::bfloat16, "ml_dtypes"}, {DType::float8_e4m3fn, "ml_dtypes"}, {DType::hifloat8, "en_dtypes"}};
   const int number = dtype.num();
-  if (number >= kNumpyUserDefined && number == known.load(std::memory_order_relaxed)) return true;
-  const bool found = py::str(dtype.attr("name")).cast<std::string_view>() == "bfloat16" &&
-                     py::str(dtype.attr("type").attr("__module__")).cast<std::string_view>() == "ml_dtypes";
-  if (found && number >= kNumpyUserDefined) known.store(number, std::memory_order_relaxed);
-  return found;
+  if (number >= kNumpyUserDefined)
+    for (const Known& k : known)
+      if (number == k.number.load(std::memory_order_relaxed)) return k.type;
+  for (Known& k : known) {
+    if (py::str(dtype.attr("name")).cast<std::string_view>() != name_of(k.type) ||
+        py::str(dtype.attr("type").attr("__module__")).cast<std::string_view>() != k.module)
+      continue;
+    if (number >= kNumpyUserDefined) k.number.store(number, std::memory_order_relaxed);
+    return k.type;
+  }
+  return {};
 }
 
 inline bool is_numpy_bool(py::handle value) {
@@ -38,8 +50,9 @@ inline bool is_numpy_bool(py::handle value) {
   return py::isinstance(value, py::dtype(kNumpyBool).attr("type"));
 }
 
-/// Throws Error(type) unless the elements are of a type that the library computes with.
-inline DType element_type(const char* function, const char* name, const py::dtype& dtype) {
+/// Throws Error(type) unless the elements are of a type that the library computes with. Unsigned integers are taken for
+/// `codes` where they have its size.
+inline DType element_type(const char* function, const char* name, const py::dtype& dtype, std::optional<DType> codes) {
   const auto fail = [&](const char* rule, const std::string& context) {
     throw Error(ErrorKind::type, std::string(function) + ": " + name + ".dtype must " + rule + ", got " +
                                      py::str(dtype).cast<std::string>() + context);
@@ -55,11 +68,18 @@ inline DType element_type(const char* function, const char* name, const py::dtyp
     case kNumpyHalf:
       type = DType::float16;
       break;
+    case py::dtype::num_of<std::uint8_t>():
+    case py::dtype::num_of<std::uint16_t>():
+      if (codes && static_cast<std::size_t>(dtype.itemsize()) == size_of(*codes)) type = codes;
+      break;
     default:
-      if (is_bfloat16(dtype)) type = DType::bfloat16;
+      type = registered_type(dtype);
   }
-  if (!type) fail("be float64, float32, float16 or bfloat16 (of ml_dtypes)", "");
-  if (dtype.byteorder() != '=')
+  if (!type)
+    fail("be float64, float32, float16, bfloat16 or float8_e4m3fn (of ml_dtypes) or hifloat8 (of en_dtypes)",
+         dtype.kind() == 'u' ? " (codes in unsigned integers need dtype='hifloat8', 'float8_e4m3fn' or 'bfloat16')"
+                             : "");
+  if (dtype.byteorder() != '=' && dtype.byteorder() != '|')
     fail("have native byte order",
          std::string(" (convert with ") + name + ".astype(" + name + ".dtype.newbyteorder('=')))");
   return *type;
@@ -67,7 +87,8 @@ inline DType element_type(const char* function, const char* name, const py::dtyp
 
 /// Reads an argument as np.asarray does and lets `tensor` view it. The tensor lives as long as the array returned:
 /// the argument itself where its memory serves as it is, else an aligned copy.
-inline py::array read_array(const char* function, const char* name, py::handle argument, Tensor& tensor) {
+inline py::array read_array(const char* function, const char* name, py::handle argument, Tensor& tensor,
+                            std::optional<DType> codes = {}) {
   py::array array = [&] {
     try {
       return py::array(py::reinterpret_borrow<py::object>(argument));
@@ -79,7 +100,7 @@ inline py::array read_array(const char* function, const char* name, py::handle a
       throw py::error_already_set();
     }
   }();
-  tensor.dtype = element_type(function, name, array.dtype());
+  tensor.dtype = element_type(function, name, array.dtype(), codes);
 
   const auto size = static_cast<py::ssize_t>(size_of(tensor.dtype));
   bool aligned = reinterpret_cast<std::uintptr_t>(array.data()) % size_of(tensor.dtype) == 0;
@@ -94,10 +115,10 @@ inline py::array read_array(const char* function, const char* name, py::handle a
   return array;
 }
 
-/// A new C-contiguous array for a result; `tensor` views it. bfloat16 has no constructor here: it is taken from one of
-/// the inputs, of which at least one has it where a result does.
+/// A new C-contiguous array for a result; `tensor` views it. A type that NumPy does not have is taken from one of the
+/// inputs, of which at least one has it where a result does.
 inline py::array new_array(DType type, const Shape& shape, std::initializer_list<const py::array*> inputs,
-                           Tensor& tensor) {
+                           Tensor& tensor, std::optional<DType> codes = {}) {
   const py::dtype dtype = [&] {
     switch (type) {
       case DType::float64:
@@ -106,11 +127,11 @@ inline py::array new_array(DType type, const Shape& shape, std::initializer_list
         return py::dtype(py::dtype::num_of<float>());
       case DType::float16:
         return py::dtype(kNumpyHalf);
-      case DType::bfloat16:
-        break;
+      default:
+        return (*std::find_if(inputs.begin(), inputs.end(),
+                              [&](const py::array* a) { return element_type("", "", a->dtype(), codes) == type; }))
+            ->dtype();
     }
-    return (*std::find_if(inputs.begin(), inputs.end(), [](const py::array* a) { return is_bfloat16(a->dtype()); }))
-        ->dtype();
   }();
   py::array array(dtype, shape);
   const auto size = static_cast<py::ssize_t>(size_of(type));

@@ -1,6 +1,6 @@
 // Plain loops with double accumulation: obviously right, needs no workspace, serves problems too small to pack and
 // users who check another kernel.
-#include "base/half.h"
+#include "base/formats.h"
 #include "engine/pass.h"
 #include "format/copy.h"
 #include "kernels/list.h"
@@ -8,28 +8,24 @@
 namespace convbwd {
 namespace {
 
+// How an operand is read: through its type where both have the same one, else through a table.
 template <class E>
-double read(const void* p, Index i) {
-  if constexpr (std::is_same_v<E, Half> || std::is_same_v<E, BFloat>)
-    return widen(static_cast<const E*>(p)[i]);
-  else
-    return static_cast<const E*>(p)[i];
-}
-
-// Calls f(Element{}) with the element type of a dtype.
-template <class F>
-void with_type(DType t, F&& f) {
-  switch (t) {
-    case DType::float64:
-      return f(double{});
-    case DType::float32:
-      return f(float{});
-    case DType::float16:
-      return f(Half{});
-    case DType::bfloat16:
-      return f(BFloat{});
+struct Elements {
+  explicit Elements(const View& v) : data(static_cast<const E*>(v.data)) {}
+  double operator()(Index i) const { return widen(data[i]); }
+  const E* data;
+};
+struct AnyElements {
+  explicit AnyElements(const View& v) : data(v.data) {
+#define CONVBWD_READ(name, type) [](const void* p, Index i) -> double { return widen(static_cast<const type*>(p)[i]); },
+    static constexpr decltype(read) kRead[] = {CONVBWD_TYPE_LIST(CONVBWD_READ)};
+#undef CONVBWD_READ
+    read = kRead[static_cast<int>(v.dtype)];
   }
-}
+  double operator()(Index i) const { return read(data, i); }
+  const void* data;
+  double (*read)(const void*, Index);
+};
 
 class Reference final : public Pass {
  public:
@@ -49,8 +45,14 @@ class Reference final : public Pass {
   void run(const Operands& o, std::byte*) const override {
     const View& a = spec_.unknown == Unknown::x ? o.y : o.x;
     const View& b = spec_.unknown == Unknown::w ? o.y : o.w;
-    with_type(a.dtype,
-              [&](auto ea) { with_type(b.dtype, [&](auto eb) { loop<decltype(ea), decltype(eb)>(o, a, b); }); });
+    if (a.dtype != b.dtype) return loop<AnyElements>(o, a, b);
+    switch (a.dtype) {
+#define CONVBWD_CASE(name, type) \
+  case DType::name:              \
+    return loop<Elements<type>>(o, a, b);
+      CONVBWD_TYPE_LIST(CONVBWD_CASE)
+#undef CONVBWD_CASE
+    }
   }
 
  private:
@@ -58,7 +60,7 @@ class Reference final : public Pass {
     kernel_set<double>(Isa::generic).store[static_cast<int>(v.dtype)](advance(v.data, v.dtype, at), &value, 1);
   }
 
-  template <class A, class B>
+  template <class Read>
   void loop(const Operands& o, const View& a, const View& b) const {
     const bool weights = spec_.unknown == Unknown::w, forward = spec_.unknown == Unknown::y;
     const View& out = weights ? o.w : forward ? o.y : o.x;
@@ -67,11 +69,11 @@ class Reference final : public Pass {
       const Index i0 = i / out.size[1], i1 = i % out.size[1];
       const View plane = out.at({i0, i1, 0, 0, 0}, out.size);
       if (weights)
-        weight_plane<A, B>(a, b, plane, i0, i1);
+        weight_plane<Read>(a, b, plane, i0, i1);
       else if (forward)
-        output_plane<A, B>(o, a, b, plane, i0, i1);
+        output_plane<Read>(o, a, b, plane, i0, i1);
       else
-        input_plane<A, B>(o, a, b, plane, i0, i1);
+        input_plane<Read>(o, a, b, plane, i0, i1);
     });
   }
 
@@ -87,10 +89,11 @@ class Reference final : public Pass {
     return q[0] * v.stride[2] + q[1] * v.stride[3] + q[2] * v.stride[4];
   }
 
-  template <class X, class W>
+  template <class Read>
   void output_plane(const Operands& o, const View& x, const View& w, const View& plane, Index n, Index k) const {
     const Problem& p = spec_.problem;
     const Index g = k / p.co;
+    const Read read_x(x), read_w(w);
     const double first = o.bias.data ? bias(o.bias, k) : 0;
     each(plane, [&](const Index3& q) {
       Index3 origin;  // position of tap 0, and the taps inside the image
@@ -108,17 +111,18 @@ class Reference final : public Pass {
                 x.offset({n, g * p.ci + c, origin[0] + d * p.dilation[0], origin[1] + h * p.dilation[1], origin[2]});
             const Index iw = w.offset({k, c, d, h, 0});
             for (Index v = taps[2].begin; v < taps[2].end; ++v)
-              sum += read<X>(x.data, ix + v * p.dilation[2] * x.stride[4]) * read<W>(w.data, iw + v * w.stride[4]);
+              sum += read_x(ix + v * p.dilation[2] * x.stride[4]) * read_w(iw + v * w.stride[4]);
           }
       put(plane, at(plane, q), sum);
     });
   }
 
   // The positions that windows cover, phase by phase; the others are zeros (or the bias).
-  template <class Y, class W>
+  template <class Read>
   void input_plane(const Operands& o, const View& y, const View& w, const View& plane, Index n, Index channel) const {
     const Problem& p = spec_.problem;
     const Index g = channel / p.ci, c = channel % p.ci;
+    const Read read_y(y), read_w(w);
     const double first = o.bias.data ? bias(o.bias, channel) : 0;
     if (covered_ < p.x_plane()) fill_plane(plane, first);
     for (const Phase& fd : maps_[0].phases)
@@ -140,7 +144,7 @@ class Reference final : public Pass {
                             y.offset({n, g * p.co, q[0] + fd.offset[d], q[1] + fh.offset[h], q[2] + fw.offset[v]});
                         Index iw = w.offset({g * p.co, c, md.tap[d], mh.tap[h], mw.tap[v]});
                         for (Index k = 0; k < p.co; ++k, iy += y.stride[1], iw += w.stride[0])
-                          sum += read<Y>(y.data, iy) * read<W>(w.data, iw);
+                          sum += read_y(iy) * read_w(iw);
                       }
                     }
                   }
@@ -152,10 +156,11 @@ class Reference final : public Pass {
         }
   }
 
-  template <class X, class Y>
+  template <class Read>
   void weight_plane(const View& x, const View& y, const View& plane, Index k, Index channel) const {
     const Problem& p = spec_.problem;
     const Index c = k / p.co * p.ci + channel;
+    const Read read_x(x), read_y(y);
     each(plane, [&](const Index3& tap) {
       Index3 origin;
       std::array<Range, 3> r;
@@ -170,7 +175,7 @@ class Reference final : public Pass {
             const Index ix = x.offset({n, c, d * p.stride[0] + origin[0], h * p.stride[1] + origin[1], origin[2]});
             const Index iy = y.offset({n, k, d, h, 0});
             for (Index v = r[2].begin; v < r[2].end; ++v)
-              sum += read<X>(x.data, ix + v * p.stride[2] * x.stride[4]) * read<Y>(y.data, iy + v * y.stride[4]);
+              sum += read_x(ix + v * p.stride[2] * x.stride[4]) * read_y(iy + v * y.stride[4]);
           }
       put(plane, at(plane, tap), sum);
     });

@@ -33,6 +33,9 @@ void load_row(const KernelSet<T>& k, T* dst, const void* src, DType dtype, Index
     const Index n = std::min(kBlock, count - i);
     const void* s = advance(src, dtype, i * stride);
     switch (size_of(dtype)) {
+      case 1:
+        gather_elements<std::uint8_t>(block, s, stride, n);
+        break;
       case 2:
         gather_elements<std::uint16_t>(block, s, stride, n);
         break;
@@ -56,6 +59,9 @@ void store_row(const KernelSet<T>& k, void* dst, DType dtype, Index stride, cons
     void* d = advance(dst, dtype, i * stride);
     store(block, src + i, n);
     switch (size_of(dtype)) {
+      case 1:
+        scatter_elements<std::uint8_t>(d, stride, block, n);
+        break;
       case 2:
         scatter_elements<std::uint16_t>(d, stride, block, n);
         break;

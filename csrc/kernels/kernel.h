@@ -1,9 +1,11 @@
 // Layer kernels: the contracts. A kernel is a plain function on raw pointers; it knows no tensor, format or thread.
-// Kernel translation units include this header, base/half.h and intrinsics only and must emit no weak symbols.
+// Kernel translation units include this header, base/formats.h and intrinsics only and must emit no weak symbols.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "base/formats.h"
 
 namespace convbwd {
 
@@ -76,8 +78,8 @@ struct WinogradKernels {
   bool (*taps)(T* w, std::ptrdiff_t ldw, const T* c, std::ptrdiff_t fstep, int vectors);
 };
 
-/// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType
-/// (float64, float32, float16, bfloat16); load widens exactly, store rounds once, to nearest even.
+/// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType; load
+/// widens exactly, store rounds once.
 template <class T>
 struct KernelSet {
   const char* name;
@@ -89,10 +91,10 @@ struct KernelSet {
   int rows_mr;
   DotsFn<T> dots;
   int dots_mr, dots_nt;
-  TransposeFn<T> transpose[4];
-  PadFn<T> pad[4];
-  void (*load[4])(T* dst, const void* src, std::int64_t n);
-  void (*store[4])(void* dst, const T* src, std::int64_t n);
+  TransposeFn<T> transpose[kTypes];
+  PadFn<T> pad[kTypes];
+  void (*load[kTypes])(T* dst, const void* src, std::int64_t n);
+  void (*store[kTypes])(void* dst, const T* src, std::int64_t n);
   void (*interleave)(T* dst, const T* even, const T* odd, std::int64_t n);  // dst[2i] = even[i], dst[2i+1] = odd[i]
   double (*sum)(const T* p, std::int64_t n);                                // in sixteen interleaved sums
   /// The largest magnitude over the mean of those that are not zero; NaN where something, or their sum,

@@ -1,4 +1,4 @@
-// Memory for a test's operands and results: begins as NaN in every floating point format, and notices on destruction
+// Memory for a test's operands and results: begins as NaN, and notices on destruction
 // if something wrote outside of it.
 #pragma once
 
@@ -38,7 +38,7 @@ class GuardedBuffer {
 
  private:
   static constexpr std::size_t kGuard = 64;
-  static constexpr std::byte kGuardByte{0xA5}, kNanByte{0xFF};  // all ones are a NaN in each of the four element types
+  static constexpr std::byte kGuardByte{0xA5}, kNanByte{0xFF};  // all ones: NaN, but in hifloat8
 
   std::size_t bytes_, begin_ = 0;
   std::vector<std::byte> memory_;

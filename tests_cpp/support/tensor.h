@@ -6,14 +6,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/half.h"
+#include "base/formats.h"
 #include "base/view.h"
 #include "support/guarded_buffer.h"
 #include "support/random.h"
 
 namespace convbwd::test {
 
-inline constexpr DType kDTypeList[] = {DType::float64, DType::float32, DType::float16, DType::bfloat16};
+#define CONVBWD_NAME(name, type) DType::name,
+inline constexpr DType kDTypeList[] = {CONVBWD_TYPE_LIST(CONVBWD_NAME)};  // operands as they are read
+#undef CONVBWD_NAME
+inline constexpr int kResultDTypes = 6;  // of them, what tensors may have
 
 /// broadcast and expanded have zero strides, which only operands may have; the last result layout is kResultLayouts
 /// - 1.
@@ -24,15 +27,13 @@ inline constexpr int kLayouts = 7, kResultLayouts = 5;
 template <class F>
 decltype(auto) with_type(DType t, F&& f) {
   switch (t) {
-    case DType::float64:
-      return f(double{});
-    case DType::float32:
-      return f(float{});
-    case DType::float16:
-      return f(Half{});
-    default:
-      return f(BFloat{});
+#define CONVBWD_CASE(name, type) \
+  case DType::name:              \
+    return f(type{});
+    CONVBWD_TYPE_LIST(CONVBWD_CASE)
+#undef CONVBWD_CASE
   }
+  __builtin_unreachable();
 }
 
 inline double get(const void* p, DType t, Index i) {

@@ -11,12 +11,39 @@
 
 namespace convbwd {
 
-/// Element types of tensors.
-enum class DType : std::uint8_t { float64, float32, float16, bfloat16 };
+/// Element types. Those of tensors are the first six. The others are how the engine reads operands whose precision a
+/// mode lowers (CubeMathType): memory of one type, each value rounded to another when it is brought in. The conversion
+/// of arrays (convert) takes them too, a request does not.
+enum class DType : std::uint8_t {
+  float64,
+  float32,
+  float16,
+  bfloat16,
+  float8_e4m3fn,  ///< OCP E4M3: no infinities; beyond 448 is NaN
+  hifloat8,       ///< HiFloat8 of Ascend: tapered precision, rounds half away from zero
 
-constexpr std::size_t size_of(DType t) noexcept { return t == DType::float64 ? 8 : t == DType::float32 ? 4 : 2; }
+  hf32,                 ///< float32 with 11 bits of the mantissa
+  hf32_short,           ///< float32 with 10 bits of the mantissa
+  float32_as_float16,   ///< float32 with the values of float16
+  bfloat16_as_float16,  ///< bfloat16 with the values of float16
+};
+
+/// The type in memory.
+constexpr DType storage_of(DType t) noexcept {
+  return t < DType::hf32 ? t : t == DType::bfloat16_as_float16 ? DType::bfloat16 : DType::float32;
+}
+constexpr std::size_t size_of(DType t) noexcept {
+  constexpr std::size_t sizes[] = {8, 4, 2, 2, 1, 1, 4, 4, 4, 2};
+  return sizes[static_cast<int>(t)];
+}
+/// Bits that hold the significand of any value, the leading one included.
+constexpr int significand_bits(DType t) noexcept {
+  constexpr int bits[] = {53, 24, 11, 8, 4, 4, 12, 11, 11, 8};
+  return bits[static_cast<int>(t)];
+}
 constexpr const char* name_of(DType t) noexcept {
-  constexpr const char* names[] = {"float64", "float32", "float16", "bfloat16"};
+  constexpr const char* names[] = {"float64",  "float32", "float16",    "bfloat16",           "float8_e4m3fn",
+                                   "hifloat8", "hf32",    "hf32_short", "float32_as_float16", "bfloat16_as_float16"};
   return names[static_cast<int>(t)];
 }
 
