@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "convbwd/types.hpp"
+#include "convbwd/convbwd.hpp"
 #include "support/isa.h"
 #include "support/plain_kernels.h"
 #include "support/random.h"
@@ -184,7 +184,7 @@ TEST_P(Formats, HFloat32KeepsBitsOfTheMantissa) {
     const float v = float_of(static_cast<std::uint32_t>(random.bits()));
     if (std::isfinite(v) && std::fabs(v) >= std::numeric_limits<float>::min()) values.push_back(v);
   }
-  for (const DType dtype : {DType::hf32, DType::hf32_short}) {
+  for (const DType dtype : {DType::hf32, DType::hf32_10}) {
     const int bits = significand_bits(dtype);
     std::vector<float> got(values.size());
     set.load[static_cast<int>(dtype)](got.data(), values.data(), static_cast<std::int64_t>(values.size()));
@@ -198,9 +198,9 @@ TEST_P(Formats, HFloat32KeepsBitsOfTheMantissa) {
   // What is not finite stays as it is, whatever its payload; subnormal numbers round in the same place.
   const std::uint32_t as_is[] = {0x7f800000, 0xff800000, 0x7f800001, 0x7fffffff, 0xffffffff, 0x00001000, 0x00002000};
   std::uint32_t got[7];
-  for (const DType dtype : {DType::hf32, DType::hf32_short}) {
+  for (const DType dtype : {DType::hf32, DType::hf32_10}) {
     set.load[static_cast<int>(dtype)](reinterpret_cast<float*>(got), as_is, 7);
-    for (int i = 0; i < 7; ++i) EXPECT_EQ(got[i], dtype == DType::hf32_short && i == 5 ? 0 : as_is[i]) << i;
+    for (int i = 0; i < 7; ++i) EXPECT_EQ(got[i], dtype == DType::hf32_10 && i == 5 ? 0 : as_is[i]) << i;
   }
 }
 
@@ -235,6 +235,32 @@ void check_against_scalars(Isa isa) {
 TEST_P(Formats, VectorsAndScalarsAgree) {
   check_against_scalars<float>(GetParam());
   check_against_scalars<double>(GetParam());
+}
+
+TEST(Convert, RoundsOnceAndSaturatesOnRequest) {
+  const std::vector<double> values{1 + 0x1p-4 + 0x1p-40, 1e9, -1e9, kNan, -kInfinity, 3};
+  std::vector<std::uint8_t> codes(values.size());
+  const auto n = static_cast<std::int64_t>(values.size());
+  const auto to = [&](DType t, bool saturate) {
+    convert(codes.data(), t, values.data(), DType::float64, n, saturate);
+    return codes;
+  };
+  using Codes = std::vector<std::uint8_t>;
+  EXPECT_EQ(to(DType::hifloat8, false), (Codes{0x09, 0x6f, 0xef, 0x80, 0xef, 0x14}));
+  EXPECT_EQ(to(DType::hifloat8, true), (Codes{0x09, 0x6e, 0xee, 0x00, 0xee, 0x14}));
+  EXPECT_EQ(to(DType::float8_e4m3fn, true), (Codes{0x39, 0x7e, 0xfe, 0x00, 0xfe, 0x44}));
+  EXPECT_THROW(to(DType::float16, true), Error);
+  // Blocks of all lengths.
+  std::vector<float> many(3000), back(3000);
+  for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<float>(i % 17);
+  std::vector<std::uint8_t> coded(many.size());
+  for (const std::int64_t count : {0, 1, 1023, 1024, 1025, 3000}) {
+    std::fill(back.begin(), back.end(), -1.f);
+    convert(coded.data(), DType::float8_e4m3fn, many.data(), DType::float32, count);
+    convert(back.data(), DType::float32, coded.data(), DType::float8_e4m3fn, count);
+    for (std::size_t i = 0; i < back.size(); ++i)
+      ASSERT_EQ(back[i], static_cast<std::int64_t>(i) < count ? many[i] : -1.f) << i << " of " << count;
+  }
 }
 
 TEST(Types, AreDescribedConsistently) {

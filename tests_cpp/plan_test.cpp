@@ -156,6 +156,42 @@ TEST_F(PlanTest, TellsResultsAndWorkspaceBeforehand) {
   EXPECT_EQ(plan.explain().substr(0, plan.explain().find('\n')), to_string(kDense));
 }
 
+// What differs in a mode, a device or a dtype of results alone has a plan of its own, whichever comes first.
+TEST_F(PlanTest, ModesAndResultTypesMakeDifferentPlans) {
+  Request r = backward(kDense);
+  const std::string plain = Plan::make(r).explain();
+  r.cube_math_type = CubeMathType::use_hf32;
+  const std::string hf32 = Plan::make(r).explain();
+  r.soc = Soc::ascend950;
+  const std::string shorter = Plan::make(r).explain();
+  EXPECT_EQ(plain.find("read as"), std::string::npos);
+  EXPECT_NE(hf32.find("weight: read as hf32\n"), std::string::npos) << hf32;
+  EXPECT_NE(shorter.find("weight: read as hf32_10\n"), std::string::npos) << shorter;
+  r.result_dtypes = {DType::bfloat16, DType::float16, DType::bfloat16};
+  const Plan plan = Plan::make(r);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(plan.results()[i].dtype, r.result_dtypes[i]);
+  for (const auto& result : Plan::make(backward(kDense)).results()) EXPECT_EQ(result.dtype, DType::float32);
+}
+
+// Small integers are the same in every type; that of a gradient may be another one than the operands'.
+TEST_F(PlanTest, ComputesInEveryModeAndEightBitType) {
+  const Problem p = problem(1, 1, 5, 6, {1, 6, 7}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  for (const CubeMathType mode :
+       {CubeMathType::allow_fp32_down_precision, CubeMathType::use_fp16, CubeMathType::use_hf32})
+    for (Request r : {backward(p), forward(p), backward(p, DType::bfloat16)}) {
+      const std::vector<double> expected = expected_of(r);
+      r.cube_math_type = mode;
+      EXPECT_EQ(results_of(r), expected) << static_cast<int>(mode);
+    }
+  for (const DType t : {DType::float8_e4m3fn, DType::hifloat8})
+    for (const Request& r : {backward(p, t), forward(p, t)})
+      for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::direct}) {
+        Request other = r;
+        other.algorithm = algorithm;
+        EXPECT_EQ(results_of(other), expected_of(r)) << name_of(t);
+      }
+}
+
 TEST_F(PlanTest, HasAPassForEachResultThatIsWanted) {
   for (int mask = 0; mask < 8; ++mask) {
     Request r = backward(kDense);

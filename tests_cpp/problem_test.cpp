@@ -115,11 +115,54 @@ TEST(Check, ResultsHaveThePromotedTypes) {
   EXPECT_EQ(c.results[2].dtype, DType::bfloat16);
 }
 
+TEST(Check, EightBitOperandsHaveWideGradientsOfWeightAndBias) {
+  for (const DType t : {DType::float8_e4m3fn, DType::hifloat8}) {
+    Request r = backward({1, 1, 5}, {1, 1, 7}, {1, 1, 3});
+    for (Tensor* o : {&*r.grad_output, &r.input, &r.weight}) o->dtype = t;
+    const auto dtypes = [&] {
+      const Checked c = check(r);
+      return std::array{c.results[0].dtype, c.results[1].dtype, c.results[2].dtype};
+    };
+    EXPECT_EQ(dtypes(), (std::array{t, DType::float32, DType::float32}));
+    r.result_dtypes = {t, t, DType::bfloat16};
+    EXPECT_EQ(dtypes(), (std::array{t, t, DType::bfloat16}));
+  }
+}
+
+TEST(Check, ModesSayHowOperandsAreRead) {
+  using enum DType;
+  using enum CubeMathType;
+  using Types = std::array<DType, 3>;
+  const auto read = [](Types given, CubeMathType mode, Soc soc) {
+    Request r = backward({1, 1, 5}, {1, 1, 7}, {1, 1, 3});
+    r.grad_output->dtype = given[0], r.input.dtype = given[1], r.weight.dtype = given[2];
+    r.cube_math_type = mode, r.soc = soc;
+    return check(r).operands;
+  };
+  const Types single{float32, float32, float32}, brain{bfloat16, bfloat16, bfloat16}, half{float16, float16, float16};
+  EXPECT_EQ(read(single, keep_dtype, Soc::a2), single);
+  for (const CubeMathType mode : {allow_fp32_down_precision, use_hf32}) {
+    EXPECT_EQ(read(single, mode, Soc::a2), (Types{hf32, hf32, hf32}));
+    EXPECT_EQ(read(single, mode, Soc::ascend950), (Types{hf32_10, hf32_10, hf32_10}));
+    EXPECT_EQ(read(brain, mode, Soc::a2), brain);
+    EXPECT_EQ(read({float16, bfloat16, float32}, mode, Soc::a2), (Types{float16, bfloat16, hf32}));
+  }
+  const Types halved{float32_as_float16, float32_as_float16, float32_as_float16};
+  EXPECT_EQ(read(single, use_fp16, Soc::ascend950), halved);
+  EXPECT_EQ(read(single, allow_fp32_down_precision, Soc::ascend910), halved);
+  EXPECT_EQ(read(brain, use_fp16, Soc::a2), (Types{bfloat16_as_float16, bfloat16_as_float16, bfloat16_as_float16}));
+  EXPECT_EQ(read({float16, bfloat16, float16}, use_fp16, Soc::a2), (Types{float16, bfloat16_as_float16, float16}));
+  EXPECT_EQ(read(half, use_hf32, Soc::ascend910), half);
+  const Types eight{hifloat8, hifloat8, hifloat8};
+  EXPECT_EQ(read(eight, use_fp16, Soc::ascend950), eight);
+}
+
 // A legal call, what is changed in it, and how the message must begin behind the function's name.
 struct Mistake {
   const char* name;
   std::function<void(Request&)> make;
   std::string message;
+  ErrorKind kind = ErrorKind::value;
 };
 std::ostream& operator<<(std::ostream& out, const Mistake& mistake) { return out << mistake.name; }
 
@@ -134,7 +177,7 @@ TEST_P(CheckRejects, WithAMessageThatNamesArgumentRuleAndValue) {
     check(r);
     FAIL() << "accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::value);
+    EXPECT_EQ(error.kind(), GetParam().kind);
     const std::string message = error.what(), expected = std::string(r.function) + ": " + GetParam().message;
     EXPECT_EQ(message.substr(0, expected.size()), expected);
   }
@@ -193,6 +236,53 @@ INSTANTIATE_TEST_SUITE_P(
          "padded sizes must fit in 64 bits, got an overflow"},
         {"HugeDilation", [](Request& r) { r.dilation = {INT64_MAX}; },
          "padded sizes must fit in 64 bits, got an overflow"},
+        {"CubeMathType", [](Request& r) { r.cube_math_type = static_cast<CubeMathType>(300); },
+         "cube_math_type must be 0, 1, 2 or 3, got 300"},
+        {"ModeOfFloat64",
+         [](Request& r) {
+           r.weight.dtype = DType::float64;
+           r.cube_math_type = CubeMathType::use_fp16;
+         },
+         "weight.dtype must not be float64 where cube_math_type is not KEEP_DTYPE = 0, got float64 (cube_math_type=2)",
+         ErrorKind::type},
+        {"ModeOfSoc", [](Request& r) { r.soc = Soc::ascend910; },
+         "cube_math_type must be 1 or 2 for float32 where soc is '910', got 0"},
+        {"TypeOfSoc",
+         [](Request& r) {
+           r.input.dtype = DType::bfloat16;
+           r.soc = Soc::ascend910;
+         },
+         "input.dtype must be float32 or float16 where soc is '910', got bfloat16", ErrorKind::type},
+        {"MixedEightBits", [](Request& r) { r.input.dtype = DType::hifloat8; },
+         "grad_output.dtype must be hifloat8 as input.dtype is, because 8-bit types do not mix with others, got "
+         "float32",
+         ErrorKind::type},
+        {"RoundedOperand", [](Request& r) { r.weight.dtype = DType::hf32; },
+         "weight.dtype must be a type of tensors, got hf32", ErrorKind::type},
+        {"RoundedResult", [](Request& r) { r.result_dtypes[0] = DType::float32_as_float16; },
+         "grad_input.dtype must be a type of tensors, got float32_as_float16", ErrorKind::type},
+        {"NarrowResult", [](Request& r) { r.result_dtypes[1] = DType::float8_e4m3fn; },
+         "grad_weight.dtype must not have 8 bits unless all operands have it, got float8_e4m3fn", ErrorKind::type},
+        {"NarrowBias", [](Request& r) { r.result_dtypes[2] = DType::hifloat8; },
+         "grad_bias.dtype must have at least 16 bits, got hifloat8", ErrorKind::type},
+        {"WideResultOfMode",
+         [](Request& r) {
+           r.result_dtypes[0] = DType::float64;
+           r.cube_math_type = CubeMathType::use_hf32;
+         },
+         "grad_input.dtype must not be float64 where cube_math_type is not 0, got float64", ErrorKind::type},
+        {"WideGradInputOfEightBits",
+         [](Request& r) {
+           for (Tensor* o : {&*r.grad_output, &r.input, &r.weight}) o->dtype = DType::hifloat8;
+           r.result_dtypes[0] = DType::float32;
+         },
+         "grad_input.dtype must be hifloat8 as that of the operands, got float32", ErrorKind::type},
+        {"HalfGradWeightOfEightBits",
+         [](Request& r) {
+           for (Tensor* o : {&*r.grad_output, &r.input, &r.weight}) o->dtype = DType::hifloat8;
+           r.result_dtypes[1] = DType::float16;
+         },
+         "grad_weight.dtype must be float32 or hifloat8, got float16", ErrorKind::type},
         {"ChannelsLastMessage",
          [](Request& r) {
            r.channels_last = true;

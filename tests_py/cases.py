@@ -9,18 +9,16 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-import ml_dtypes
 import numpy as np
 
 import convbwd
 from convbwd import _reference
+from numerics import MEMORY, TABLES, decode, encode, read_as, rounded
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 
-DTYPES = {name: np.dtype(name) for name in ("float64", "float32", "float16")} | {
-    "bfloat16": np.dtype(ml_dtypes.bfloat16)
-}
+DTYPES = {name: dtype for name, dtype in MEMORY.items() if name not in TABLES}  # those that may be mixed
 LAYOUTS = ("contiguous", "permuted", "sliced", "reversed", "broadcast", "unaligned", "record", "readonly")
 FORMATS = {1: ("NCL", "NLC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 ALGORITHMS = ("auto", "direct", "reference", *(["blas"] if convbwd.build_info()["blas"] != "none" else []))
@@ -70,6 +68,8 @@ class Case:
     channels_last: bool = False
     mask: tuple[bool, bool, bool] = (True, True, True)
     dtypes: tuple[str, str, str] = ("float32",) * 3  # grad_output, input, weight
+    cube_math_type: int = 0
+    soc: str = "a2"
     layouts: tuple[str, str, str] = ("contiguous",) * 3
     data: str = "normal"  # or "integers", "nonfinite"
     spelling: int = 0  # which of the equivalent forms the arguments take
@@ -92,6 +92,11 @@ class Case:
             *self.kernel,
         )
 
+    @property
+    def bias_dtype(self) -> str:
+        """Dtype of the bias."""
+        return "float32" if self.dtypes[2] in TABLES else self.dtypes[2]
+
     def image_shape(self, channels: int, size: tuple[int, ...]) -> tuple[int, ...]:
         """Shape, as the user hands it over, of an image with that many channels a group."""
         c = self.groups * channels
@@ -112,8 +117,8 @@ class Case:
             self.weight_shape,
             (self.groups * self.out_channels,),
         )
-        recipe = zip(shapes, (*self.dtypes, self.dtypes[2]), (*self.layouts, self.layouts[2]), strict=True)
-        grad_output, input, weight, bias = (make_operand(rng, s, DTYPES[d], lay, self.data) for s, d, lay in recipe)
+        recipe = zip(shapes, (*self.dtypes, self.bias_dtype), (*self.layouts, self.layouts[2]), strict=True)
+        grad_output, input, weight, bias = (make_operand(rng, s, d, lay, self.data) for s, d, lay in recipe)
         return grad_output, input, weight, bias
 
     def arguments(self) -> dict[str, Any]:
@@ -137,6 +142,9 @@ class Case:
             "output_padding": spell(self.output_padding),
             "groups": self.groups,
             "data_format": last if self.channels_last else first if short else None,
+            "cube_math_type": convbwd.CubeMathType(self.cube_math_type) if short else self.cube_math_type,
+            "soc": self.soc,
+            "dtype": "hifloat8" if "hifloat8" in self.dtypes else None,
         }
 
 
@@ -144,10 +152,10 @@ def wider(a: str, b: str) -> str:
     """Return the dtype that a result of these two operands has."""
     if {a, b} == {"float16", "bfloat16"}:
         return "float32"
-    return max(a, b, key=lambda name: DTYPES[name].itemsize)
+    return max(a, b, key=lambda name: MEMORY[name].itemsize)
 
 
-def make_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, layout: str, data: str) -> Array:
+def make_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, layout: str, data: str) -> Array:
     """Return random values of a shape and dtype in a memory layout."""
     drawn = tuple(1 if layout == "broadcast" and rng.random() < 0.5 else size for size in shape)
     values = rng.integers(-3, 4, drawn).astype(float) if data == "integers" else rng.standard_normal(drawn)
@@ -156,9 +164,8 @@ def make_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, l
         values[chance < 0.1] = 0
         rare = chance > 1 - min(0.2, 1.5 / max(values.size, 1))
         values[rare] = rng.choice([np.inf, -np.inf, np.nan], drawn)[rare]
-    return (
-        np.broadcast_to(values.astype(dtype), shape) if layout == "broadcast" else arrange(rng, values, dtype, layout)
-    )
+    elements = encode(values, dtype)
+    return np.broadcast_to(elements, shape) if layout == "broadcast" else arrange(rng, elements, elements.dtype, layout)
 
 
 def arrange(rng: np.random.Generator, values: Array, dtype: Any, layout: str) -> Array:
@@ -168,7 +175,8 @@ def arrange(rng: np.random.Generator, values: Array, dtype: Any, layout: str) ->
         order = rng.permutation(values.ndim)
         result = np.empty([shape[axis] for axis in order], dtype).transpose(np.argsort(order))
     elif layout == "sliced":
-        result = np.full([2 * size + 1 for size in shape], np.nan, dtype)[tuple(slice(1, 2 * s + 1, 2) for s in shape)]
+        hole = 0x80 if dtype == np.uint8 else np.nan
+        result = np.full([2 * size + 1 for size in shape], hole, dtype)[tuple(slice(1, 2 * s + 1, 2) for s in shape)]
     elif layout == "reversed":
         flips = tuple(slice(None, None, int(step)) for step in rng.choice([1, -1], len(shape)))
         result = np.empty(shape, dtype)[flips]
@@ -214,6 +222,7 @@ def draw_case(source: Source, scale: int = 1) -> Case:
         groups = source.integer(1, most)
         in_channels, out_channels = 1 + (style == "divider"), 1 + (style == "multiplier")
     batch = source.integer(-1, 3)
+    dtypes = draw_dtypes(source)
     return Case(
         input_size=tuple(sizes),
         kernel=tuple(kernel),
@@ -228,7 +237,9 @@ def draw_case(source: Source, scale: int = 1) -> Case:
         out_channels=out_channels,
         channels_last=source.choice((False, True)),
         mask=source.choice(MASKS),
-        dtypes=draw_dtypes(source),
+        dtypes=dtypes,
+        cube_math_type=0 if "float64" in dtypes else source.choice((0, 0, 0, 1, 2, 3)),
+        soc=source.choice(("a2", "950")),
         layouts=(source.choice(LAYOUTS), source.choice(LAYOUTS), source.choice(LAYOUTS)),
         data=source.choice(("normal", "integers")),
         spelling=source.integer(0, 59),
@@ -240,7 +251,7 @@ def draw_dtypes(source: Source) -> tuple[str, str, str]:
     """Draw the dtypes of grad_output, input, weight: mostly one for all, sometimes mixed."""
     names = tuple(DTYPES)
     if source.integer(0, 3):
-        return (source.choice(names),) * 3
+        return (source.choice(tuple(MEMORY)),) * 3
     return source.choice(names), source.choice(names), source.choice(names)
 
 
@@ -262,57 +273,73 @@ def call_forward(case: Case, operands: Sequence[Array], algorithm: str) -> Array
 def reference(case: Case, operands: Sequence[Array]) -> list[Array]:
     """Return grad_input, grad_weight, grad_bias and the output, channels-first and batched, in wide arithmetic."""
     dtype = np.longdouble if "float64" in case.dtypes else np.float64
-    dy, x, w, b = (a.astype(np.float64).astype(dtype) for a in operands)
+    values = [decode(a, d) for a, d in zip(operands, (*case.dtypes, case.bias_dtype), strict=True)]
+    return exact_results(case, values, dtype)
+
+
+def exact_results(case: Case, values: Sequence[Array], dtype: Any = np.float64) -> list[Array]:
+    """Return the same of operands given in float64, which are rounded as the case's mode says."""
+    how = read_as(case.dtypes, case.cube_math_type, case.soc)
+    dy, x, w = (rounded(v, to).astype(dtype) for v, to in zip(values[:3], how, strict=True))
+    b = values[3].astype(dtype)
     dy, x = case.canonical(dy), case.canonical(x)
     geometry = (case.stride, case.padding, case.dilation, case.transposed)
-    gradients = _reference.convolution_backward(dy, x, w, *geometry, case.groups)
+    gradients = list(_reference.convolution_backward(dy, x, w, *geometry, case.groups))
+    gradients[2] = case.canonical(values[0]).sum(axis=(0, *range(2, x.ndim)), dtype=dtype)  # never rounded
     bias = b if case.mask[2] else None
     return [*gradients, _reference.convolution(x, w, bias, *geometry, case.output_padding, case.groups)]
 
 
-def half_ulp(values: Array, dtype: Any) -> Array:
-    """Return half the distance between neighbours of the dtype at each value."""
-    info = ml_dtypes.finfo(dtype)
-    _, exponent = np.frexp(values.astype(np.float64))
-    return np.ldexp(float(info.eps) / 2, np.maximum(exponent - 1, info.minexp))
-
-
-def compare(name: str, case: Case, algorithm: str, got: Array, exact: Array, magnitude: Array, terms: int) -> None:
+def compare(
+    name: str, case: Case, algorithm: str, result: Array, dtype: str, exact: Array, magnitude: Array, terms: int
+) -> None:
     """Check one result, already channels-first and batched, against the wide reference."""
-    dtype = got.dtype
-    got = got.astype(np.float64)
+    got = decode(result, dtype)
+    exact64 = exact.astype(np.float64)
+    nearest = rounded(exact64, dtype)
     if case.data == "integers":
-        expected = exact.astype(np.float64).astype(dtype).astype(np.float64)
-        wrong = got != expected
+        wrong = ~((got == nearest) | np.isnan(got) & np.isnan(nearest))
         assert not wrong.any(), (
-            f"{name}: integers differ at {first(wrong)}: got {got[wrong][0]}, not {expected[wrong][0]}"
+            f"{name}: integers differ at {first(wrong)}: got {got[wrong][0]}, not {nearest[wrong][0]}"
         )
         return
-    wide = algorithm == "reference" or dtype == np.float64
+    wide = algorithm == "reference" or dtype == "float64"
     bound = (4 + math.sqrt(terms)) * np.finfo(np.float64 if wide else np.float32).eps * magnitude
-    if dtype.itemsize < (8 if wide else 4):
-        bound = bound + half_ulp(np.abs(exact) + bound, dtype)
+    # Rounding is monotonic: the result lies between the rounded ends of the interval around the exact value.
+    low, high = exact - bound, exact + bound
+    if MEMORY[dtype].itemsize < (8 if wide else 4):
+        low, high = (finite_or_infinite(rounded(v.astype(np.float64), dtype), exact64) for v in (low, high))
+        got = np.where(np.isfinite(exact64), finite_or_infinite(got, exact64), got)
     finite = np.isfinite(exact)
-    spread = np.isfinite(exact) & ~np.isfinite(got)
+    spread = finite & np.isfinite(low) & np.isfinite(high) & ~np.isfinite(got)
     if algorithm in ("direct", "reference"):
         assert not spread.any(), f"{name}: {got[spread][0]} at {first(spread)}, where all operands are finite"
-        same = np.where(np.isnan(exact), np.isnan(got), got == exact.astype(np.float64))
+        same = np.where(np.isnan(nearest), np.isnan(got), got == nearest)
         wrong = ~finite & ~same
         assert not wrong.any(), f"{name}: {got[wrong][0]} at {first(wrong)}, not {exact[wrong][0]}"
     else:
         lost = ~finite & np.isfinite(got)
         assert not lost.any(), f"{name}: {got[lost][0]} at {first(lost)}, not {exact[lost][0]}"
-    error = np.where(finite & ~spread, np.abs(got - exact), 0)
-    wrong = error > np.where(finite, bound, 0)
+    wrong = finite & ~spread & ~((low <= got) & (got <= high))
     if wrong.any():
-        ratio = float(np.max(error[wrong] / np.maximum(bound[wrong], 1e-300)))
+        ratio = float(np.max(np.abs(got - exact)[wrong] / np.maximum(bound[wrong], 1e-300)))
         where = f"got {got[wrong][0]} at {first(wrong)}, not {exact[wrong][0]}"
         raise AssertionError(f"{name}: {where}: {ratio:.3g} times the bound, {wrong.sum()} of {wrong.size}")
 
 
+def finite_or_infinite(values: Array, exact: Array) -> Array:
+    """Return values with infinity for NaN, which is what a type without infinity has for what is beyond it."""
+    return np.where(np.isnan(values), np.copysign(np.inf, exact), values)
+
+
 def bits(results: Sequence[Array | None]) -> list[bytes | None]:
     """Return the bytes of results; all NaNs count as one."""
-    return [None if r is None else np.where(np.isnan(r), np.array(np.nan, r.dtype), r).tobytes() for r in results]
+    return [None if r is None else _one_nan(r).tobytes() for r in results]
+
+
+def _one_nan(result: Array) -> Array:
+    """Return an array with one pattern of bits for all NaNs; codes of HiFloat8 have but one anyway."""
+    return result if result.dtype == np.uint8 else np.where(np.isnan(result), np.array(np.nan, result.dtype), result)
 
 
 def first(wrong: Array) -> tuple[int, ...]:
@@ -336,15 +363,23 @@ def check(case: Case, algorithm: str = "auto") -> None:
     outputs = case.batch if case.batch is not None else 1
     outputs *= math.prod(case.input_size if case.transposed else case.output_size)
     taps = math.prod(case.kernel)
+    narrow = dy in TABLES
     expectations = (
         ("grad_input", operands[1].shape, wider(x, dy), case.out_channels * taps),
-        ("grad_weight", operands[2].shape, wider(w, dy), outputs),
-        ("grad_bias", operands[3].shape, dy, case.canonical(operands[0]).shape[0] * math.prod(case.output_size)),
+        ("grad_weight", operands[2].shape, "float32" if narrow else wider(w, dy), outputs),
+        (
+            "grad_bias",
+            operands[3].shape,
+            "float32" if narrow else dy,
+            case.canonical(operands[0]).shape[0] * math.prod(case.output_size),
+        ),
         ("output", operands[0].shape, wider(x, w), case.in_channels * taps + 1),
     )
     with np.errstate(all="ignore"):  # the arithmetic of NaN and Inf is the point of some cases
         exact = reference(case, operands)
-        magnitude = reference(case, [np.abs(a) for a in operands])
+        magnitude = exact_results(
+            case, [np.abs(decode(a, d)) for a, d in zip(operands, (*case.dtypes, case.bias_dtype), strict=True)]
+        )
         for i, (result, asked, (name, shape, dtype, terms)) in enumerate(
             zip(results, (*case.mask, True), expectations, strict=True)
         ):
@@ -353,8 +388,8 @@ def check(case: Case, algorithm: str = "auto") -> None:
                 continue
             assert isinstance(result, np.ndarray), f"{name} is {result!r}"
             assert result.shape == shape, f"{name} has shape {result.shape}, not {shape}"
-            assert result.dtype == DTYPES[dtype], f"{name} has dtype {result.dtype}, not {dtype}"
+            assert result.dtype == MEMORY[dtype], f"{name} has dtype {result.dtype}, not {dtype}"
             assert result.flags.c_contiguous and result.flags.writeable, f"{name}: {result.flags}"
             assert not any(np.may_share_memory(result, a) for a in operands), f"{name} shares memory with an operand"
             got = case.canonical(result) if name in ("grad_input", "output") else result
-            compare(name, case, algorithm, got, exact[i], magnitude[i], terms)
+            compare(name, case, algorithm, got, dtype, exact[i], magnitude[i], terms)

@@ -171,9 +171,9 @@ struct Single {
   }
 };
 
-/// HFloat32: a float32 that keeps so many bits of the mantissa, rounded to nearest even, or half away from zero. What
-/// is not finite stays as it is.
-template <int kMantissa, bool kAway = false>
+/// HFloat32: a float32 that keeps so many bits of the mantissa, rounded to nearest even. What is not finite stays as it
+/// is.
+template <int kMantissa>
 struct HFloat32 {
   typedef std::uint32_t Code;
   Code bits;
@@ -186,8 +186,7 @@ struct HFloat32 {
   CONVBWD_INLINE W encode(F value) {
     constexpr int drop = 23 - kMantissa;
     const W u = bits_as<W>(value);
-    const W rounded = kAway ? (u + (1u << (drop - 1))) >> drop : round_even<drop>(u);
-    return pick((u & 0x7f800000u) == 0x7f800000u, u, rounded << drop);
+    return pick((u & 0x7f800000u) == 0x7f800000u, u, round_even<drop>(u) << drop);
   }
 };
 
@@ -214,7 +213,7 @@ struct ReadAs {
 };
 
 typedef ReadAs<Single, HFloat32<11>> SingleAsHf32;
-typedef ReadAs<Single, HFloat32<10>> SingleAsHf32Short;
+typedef ReadAs<Single, HFloat32<10>> SingleAsHf32Of10;
 typedef ReadAs<Single, Half> SingleAsHalf;
 typedef ReadAs<BFloat, Half> BFloatAsHalf;
 
@@ -227,7 +226,7 @@ typedef ReadAs<BFloat, Half> BFloatAsHalf;
   X(float8_e4m3fn, E4M3FN)            \
   X(hifloat8, HiFloat8)               \
   X(hf32, SingleAsHf32)               \
-  X(hf32_short, SingleAsHf32Short)    \
+  X(hf32_10, SingleAsHf32Of10)        \
   X(float32_as_float16, SingleAsHalf) \
   X(bfloat16_as_float16, BFloatAsHalf)
 

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
+#include <iterator>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -167,9 +169,25 @@ Algorithm read_algorithm(const Request& request, py::handle value) {
   Place{request.function, "algorithm"}.fail_choice("must be 'auto', 'direct', 'blas' or 'reference'", value);
 }
 
+Soc read_soc(const Request& request, py::handle value) {
+  static constexpr std::pair<const char*, Soc> kSocs[] = {
+      {"a2", Soc::a2}, {"950", Soc::ascend950}, {"910", Soc::ascend910}};
+  for (const auto& [name, soc] : kSocs)
+    if (is_text(value, name)) return soc;
+  Place{request.function, "soc"}.fail_choice("must be 'a2', '950' or '910'", value);
+}
+
+// The type whose codes unsigned integers hold, as a call says.
+std::optional<DType> read_codes(const char* function, py::handle value, const char* name = "dtype") {
+  if (value.is_none()) return {};
+  for (const DType type : {DType::hifloat8, DType::float8_e4m3fn, DType::bfloat16})
+    if (is_text(value, name_of(type))) return type;
+  Place{function, name}.fail_choice("must be None, 'hifloat8', 'float8_e4m3fn' or 'bfloat16'", value);
+}
+
 // The parameters that both functions have, as Python gave them.
 struct Parameters {
-  py::handle stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm;
+  py::handle stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, cube_math_type, soc;
 };
 
 // To be called when the tensors of the request have been read.
@@ -185,6 +203,8 @@ void read_parameters(Request& request, const Parameters& p) {
   request.groups = to_int({function, "groups"}, p.groups);
   request.channels_last = read_data_format(request, p.data_format);
   request.algorithm = read_algorithm(request, p.algorithm);
+  request.cube_math_type = static_cast<CubeMathType>(to_int({function, "cube_math_type"}, p.cube_math_type));
+  request.soc = read_soc(request, p.soc);
   if (!request.channels_last) return;
   for (Tensor* const image : {&request.input, request.grad_output ? &*request.grad_output : nullptr}) {
     if (!image) continue;
@@ -195,12 +215,12 @@ void read_parameters(Request& request, const Parameters& p) {
 
 // A new array for an image in the data format of the request.
 py::array new_image(const Request& request, const Result& result, std::initializer_list<const py::array*> inputs,
-                    Tensor& tensor) {
+                    Tensor& tensor, std::optional<DType> codes) {
   const std::size_t rank = request.weight.shape.size();
-  if (!request.channels_last) return new_array(result.dtype, result.shape, inputs, tensor);
+  if (!request.channels_last) return new_array(result.dtype, result.shape, inputs, tensor, codes);
   Shape shape = result.shape;
   to_channels_last(shape, rank);
-  py::array array = new_array(result.dtype, shape, inputs, tensor);
+  py::array array = new_array(result.dtype, shape, inputs, tensor, codes);
   to_channels_first(tensor.shape, rank);
   to_channels_first(tensor.strides, rank);
   return array;
@@ -209,13 +229,15 @@ py::array new_image(const Request& request, const Result& result, std::initializ
 // The arguments of a convolution_backward: a request, and the arrays that its tensors view.
 struct Backward {
   Request request;
+  std::optional<DType> codes;
   py::array grad_output, input, weight;
 
   Backward(py::handle grad_output_, py::handle input_, py::handle weight_, py::handle bias_sizes,
-           py::handle output_mask, const Parameters& parameters)
-      : grad_output(read_array(request.function, "grad_output", grad_output_, request.grad_output.emplace())),
-        input(read_array(request.function, "input", input_, request.input)),
-        weight(read_array(request.function, "weight", weight_, request.weight)) {
+           py::handle output_mask, py::handle dtype, const Parameters& parameters)
+      : codes(read_codes(request.function, dtype)),
+        grad_output(read_array(request.function, "grad_output", grad_output_, request.grad_output.emplace(), codes)),
+        input(read_array(request.function, "input", input_, request.input, codes)),
+        weight(read_array(request.function, "weight", weight_, request.weight, codes)) {
     read_parameters(request, parameters);
     const Place mask{request.function, "output_mask"};
     if (!is_sequence(output_mask)) mask.fail_type("must be a sequence of 3 bools", output_mask);
@@ -239,8 +261,8 @@ py::object run_backward(const Backward& call) {
     if (!request.output_mask[i]) continue;
     const Result& result = plan.results()[i];
     const auto inputs = {&call.grad_output, &call.input, &call.weight};
-    gradients[i] = i == 0 ? new_image(request, result, inputs, tensors[i])
-                          : new_array(result.dtype, result.shape, inputs, tensors[i]);
+    gradients[i] = i == 0 ? new_image(request, result, inputs, tensors[i], call.codes)
+                          : new_array(result.dtype, result.shape, inputs, tensors[i], call.codes);
   }
   {
     const py::gil_scoped_release release;
@@ -261,29 +283,64 @@ template <py::object (*run)(const Backward&)>
 py::object backward(py::handle grad_output, py::handle input, py::handle weight, py::handle bias_sizes,
                     py::handle stride, py::handle padding, py::handle dilation, py::handle transposed,
                     py::handle output_padding, py::handle groups, py::handle output_mask, py::handle data_format,
-                    py::handle algorithm) {
-  return run(Backward(grad_output, input, weight, bias_sizes, output_mask,
-                      {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm}));
+                    py::handle algorithm, py::handle cube_math_type, py::handle soc, py::handle dtype) {
+  return run(Backward(
+      grad_output, input, weight, bias_sizes, output_mask, dtype,
+      {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, cube_math_type, soc}));
 }
 
 py::object forward(py::handle input, py::handle weight, py::handle bias, py::handle stride, py::handle padding,
                    py::handle dilation, py::handle transposed, py::handle output_padding, py::handle groups,
-                   py::handle data_format, py::handle algorithm) {
+                   py::handle data_format, py::handle algorithm, py::handle cube_math_type, py::handle soc,
+                   py::handle dtype) {
   Request request;
   request.function = "convolution";
-  const py::array input_array = read_array(request.function, "input", input, request.input);
-  const py::array weight_array = read_array(request.function, "weight", weight, request.weight);
+  const std::optional<DType> codes = read_codes(request.function, dtype);
+  const py::array input_array = read_array(request.function, "input", input, request.input, codes);
+  const py::array weight_array = read_array(request.function, "weight", weight, request.weight, codes);
   const py::object bias_array =
-      bias.is_none() ? py::none() : py::object(read_array(request.function, "bias", bias, request.bias.emplace()));
-  read_parameters(request, {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm});
+      bias.is_none() ? py::none()
+                     : py::object(read_array(request.function, "bias", bias, request.bias.emplace(), codes));
+  read_parameters(request, {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm,
+                            cube_math_type, soc});
   const Plan plan = Plan::make(request);
   Tensor tensor;
-  py::array output = new_image(request, plan.results()[0], {&input_array, &weight_array}, tensor);
+  py::array output = new_image(request, plan.results()[0], {&input_array, &weight_array}, tensor, codes);
   {
     const py::gil_scoped_release release;
     plan.forward(request.input, request.weight, request.bias ? &*request.bias : nullptr, tensor);
   }
   return output;
+}
+
+// Elements of an array in another type, as they are in memory: codes of what NumPy does not have are unsigned integers.
+py::array cast(py::handle array, py::handle format, py::handle source, py::handle saturate) {
+  const char* const function = "cast";
+  static constexpr DType kTypes[] = {DType::float64,       DType::float32,  DType::float16, DType::bfloat16,
+                                     DType::float8_e4m3fn, DType::hifloat8, DType::hf32,    DType::hf32_10};
+  const auto to =
+      std::find_if(std::begin(kTypes), std::end(kTypes), [&](DType t) { return is_text(format, name_of(t)); });
+  if (to == std::end(kTypes))
+    Place{function, "format"}.fail_choice(
+        "must be 'float64', 'float32', 'float16', 'bfloat16', 'float8_e4m3fn', 'hifloat8', 'hf32' or 'hf32_10'",
+        format);
+  Tensor tensor;
+  py::array from = read_array(function, "array", array, tensor, read_codes(function, source, "source"));
+  if (!(from.flags() & py::array::c_style)) from = py::array(from.attr("copy")());
+  const bool eight = size_of(*to) == 1, saturated = to_bool({function, "saturate"}, saturate);
+  if (saturated && !eight)
+    Place{function, "saturate"}.fail_value("must be False unless format is 'float8_e4m3fn' or 'hifloat8'", saturate);
+  const py::dtype memory = eight                    ? py::dtype::of<std::uint8_t>()
+                           : *to == DType::bfloat16 ? py::dtype::of<std::uint16_t>()
+                           : *to == DType::float16  ? py::dtype(kNumpyHalf)
+                           : *to == DType::float64  ? py::dtype::of<double>()
+                                                    : py::dtype::of<float>();
+  py::array result(memory, tensor.shape);
+  {
+    const py::gil_scoped_release release;
+    convert(result.mutable_data(), *to, from.data(), tensor.dtype, result.size(), saturated);
+  }
+  return result;
 }
 
 void translate(std::exception_ptr exception) {
@@ -312,7 +369,8 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
     m.def(name, function, doc, py::arg("grad_output"), py::arg("input"), py::arg("weight"),
           py::arg("bias_sizes") = py::none(), py::arg("stride") = 1, py::arg("padding") = 0, py::arg("dilation") = 1,
           py::arg("transposed") = false, py::arg("output_padding") = 0, py::arg("groups") = 1,
-          py::arg("output_mask") = all, py::arg("data_format") = py::none(), py::arg("algorithm") = "auto");
+          py::arg("output_mask") = all, py::arg("data_format") = py::none(), py::arg("algorithm") = "auto",
+          py::arg("cube_math_type") = 0, py::arg("soc") = "a2", py::arg("dtype") = py::none());
   };
   define_backward("convolution_backward", &backward<run_backward>, "See convbwd.convolution_backward.");
   define_backward(
@@ -321,7 +379,10 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
   m.def("convolution", &forward, "See convbwd.convolution.", py::arg("input"), py::arg("weight"),
         py::arg("bias") = py::none(), py::arg("stride") = 1, py::arg("padding") = 0, py::arg("dilation") = 1,
         py::arg("transposed") = false, py::arg("output_padding") = 0, py::arg("groups") = 1,
-        py::arg("data_format") = py::none(), py::arg("algorithm") = "auto");
+        py::arg("data_format") = py::none(), py::arg("algorithm") = "auto", py::arg("cube_math_type") = 0,
+        py::arg("soc") = "a2", py::arg("dtype") = py::none());
+  m.def("cast", &cast, "See convbwd.formats.cast.", py::arg("array"), py::arg("format"), py::arg("source") = py::none(),
+        py::arg("saturate") = false);
 
   m.def(
       "set_num_threads",

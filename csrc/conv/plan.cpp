@@ -62,6 +62,12 @@ View result_view(const Request& r, const Checked& c, std::size_t i) {
   return five_axes(t, image && c.unbatched);
 }
 
+// Without the rounding of a mode.
+View as_stored(View v) {
+  v.dtype = storage_of(v.dtype);
+  return v;
+}
+
 View channels_view(const Tensor& t) {
   const Index n = t.shape.empty() ? 0 : t.shape[0];
   return {t.data, t.dtype, {1, n, 1, 1, 1}, {n, t.strides.empty() ? 1 : t.strides[0], 1, 1, 1}};
@@ -193,33 +199,39 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads
   const bool empty = p.n == 0 || p.ci == 0 || p.co == 0;
   impl->input = five_axes(r.input, c.unbatched);
   impl->weight = five_axes(r.weight, false);
+  impl->input.dtype = c.operands[1];
+  impl->weight.dtype = c.operands[2];
+  // Who asks for a device's rounding of operands wants nothing else rounded before the sum.
+  const bool strict = r.algorithm == Algorithm::automatic && r.cube_math_type != CubeMathType::keep_dtype;
+  const Algorithm algorithm = strict ? Algorithm::direct : r.algorithm;
   const View &input = impl->input, &weight = impl->weight, &grad_output = impl->grad_output;
   PassSpec spec{p, Unknown::y, {}, threads, 0};
   if (!r.grad_output) {
     const View& output = impl->results[0] = result_view(r, c, 0);
     spec.unknown = c.transposed ? Unknown::x : Unknown::y;
     spec.operands = {c.transposed ? output : input, weight, c.transposed ? input : output, {}};
-    if (!empty) impl->output = make_pass(spec, r.algorithm);
+    if (!empty) impl->output = make_pass(spec, algorithm);
     return impl;
   }
   impl->is_backward = true;
   impl->mask = r.output_mask;
   impl->grad_output = five_axes(*r.grad_output, c.unbatched);
+  impl->grad_output.dtype = c.operands[0];
   if (r.output_mask[0]) {
     const View& grad_input = impl->results[0] = result_view(r, c, 0);
     spec.unknown = c.transposed ? Unknown::y : Unknown::x;
     spec.operands = {c.transposed ? grad_output : grad_input, weight, c.transposed ? grad_input : grad_output, {}};
-    if (!empty) impl->grad_input = make_pass(spec, r.algorithm);
+    if (!empty) impl->grad_input = make_pass(spec, algorithm);
   }
   if (r.output_mask[1]) {
     const View& grad_weight = impl->results[1] = result_view(r, c, 1);
     spec.unknown = Unknown::w;
     spec.operands = {c.transposed ? grad_output : input, grad_weight, c.transposed ? input : grad_output, {}};
-    if (!empty) impl->grad_weight = make_pass(spec, r.algorithm);
+    if (!empty) impl->grad_weight = make_pass(spec, algorithm);
   }
   const bool summable = std::find(grad_output.size.begin(), grad_output.size.end(), 0) == grad_output.size.end();
   if (r.output_mask[2] && summable)
-    impl->grad_bias = make_bias_gradient(grad_output, r.algorithm == Algorithm::reference, threads);
+    impl->grad_bias = make_bias_gradient(as_stored(grad_output), algorithm == Algorithm::reference, threads);
   return impl;
 }
 
@@ -229,6 +241,12 @@ std::size_t Plan::workspace_bytes() const noexcept { return impl_->workspace_byt
 std::string Plan::explain() const {
   std::ostringstream s;
   s << to_string(impl_->checked.problem) << (impl_->checked.transposed ? " transposed" : "") << '\n';
+  const auto rounded = [&](const char* name, const View& v) {
+    if (v.dtype != storage_of(v.dtype)) s << name << ": read as " << name_of(v.dtype) << '\n';
+  };
+  rounded("grad_output", impl_->grad_output);
+  rounded("input", impl_->input);
+  rounded("weight", impl_->weight);
   const auto line = [&](const char* name, const std::unique_ptr<Pass>& pass) {
     if (pass) s << name << ": " << pass->explain() << '\n';
   };
@@ -250,7 +268,8 @@ View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatc
   if (t.shape.size() != rank || (!t.strides.empty() && t.strides.size() != rank)) refuse(name);
   View v = five_axes(t, unbatched);
   const bool empty = std::find(v.size.begin(), v.size.end(), 0) != v.size.end();
-  if (v.dtype != plan.dtype || v.size != plan.size || (v.stride != plan.stride && !empty)) refuse(name);
+  if (v.dtype != storage_of(plan.dtype) || v.size != plan.size || (v.stride != plan.stride && !empty)) refuse(name);
+  v.dtype = plan.dtype;
   return v;
 }
 
@@ -288,7 +307,7 @@ void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor
   };
   run(plan.mask[0], plan.grad_input, {transposed ? dy : dx, w, transposed ? dx : dy, {}}, dx);
   run(plan.mask[1], plan.grad_weight, {transposed ? dy : x, dw, transposed ? x : dy, {}}, dw);
-  run(plan.mask[2], plan.grad_bias, {{}, {}, dy, db}, db);
+  run(plan.mask[2], plan.grad_bias, {{}, {}, as_stored(dy), db}, db);
 }
 
 void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const {

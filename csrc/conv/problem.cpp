@@ -48,11 +48,19 @@ std::ostream& operator<<(std::ostream& out, const PerDimension& p) {
 }
 
 template <typename... Parts>
-[[noreturn, gnu::cold, gnu::noinline]] void fail(const Request& r, const Parts&... parts) {
+[[noreturn, gnu::cold, gnu::noinline]] void fail_with(ErrorKind kind, const Request& r, const Parts&... parts) {
   std::ostringstream text;
   text << r.function << ": ";
   (text << ... << parts);
-  throw Error(ErrorKind::value, text.str());
+  throw Error(kind, text.str());
+}
+template <typename... Parts>
+[[noreturn]] void fail(const Request& r, const Parts&... parts) {
+  fail_with(ErrorKind::value, r, parts...);
+}
+template <typename... Parts>
+[[noreturn]] void fail_type(const Request& r, const Parts&... parts) {
+  fail_with(ErrorKind::type, r, parts...);
 }
 
 // The shape of an image with its axes in the user's order.
@@ -133,6 +141,82 @@ Dims per_dimension(const Request& r, const char* name, const Shape& values, std:
 // fp16 and bf16 meet in float32; else the wider of the two.
 DType promote(DType a, DType b) { return a == b ? a : std::min({a, b, DType::float32}); }
 
+bool has_eight_bits(DType t) { return size_of(t) == 1; }
+
+// How an operand is read where all operands together promote to `all`. What a mode does:
+//
+//   all       | ALLOW_FP32_DOWN_PRECISION    | USE_FP16 | USE_HF32
+//   float32   | HF32; on ascend910 float16   | float16  | HF32
+//   bfloat16  | -                            | float16  | -
+//   others    | -                            | -        | -
+//
+// HF32 keeps 11 bits of the mantissa, on ascend950 10, which leaves 16-bit operands as they are.
+DType read_as(DType t, DType all, CubeMathType mode, Soc soc) {
+  if (mode == CubeMathType::keep_dtype || (all != DType::float32 && all != DType::bfloat16)) return t;
+  const bool half =
+      mode == CubeMathType::use_fp16 || (mode == CubeMathType::allow_fp32_down_precision && soc == Soc::ascend910);
+  if (half)
+    return t == DType::float32 ? DType::float32_as_float16 : t == DType::bfloat16 ? DType::bfloat16_as_float16 : t;
+  return t != DType::float32 ? t : soc == Soc::ascend950 ? DType::hf32_10 : DType::hf32;
+}
+
+// The dtypes of operands and results, and the modes that they allow.
+void check_dtypes(const Request& r, Checked& result) {
+  struct Named {
+    const char* name;
+    DType dtype;
+  };
+  const bool backward = r.grad_output.has_value();
+  const DType weight = r.weight.dtype, first = backward ? r.grad_output->dtype : weight;
+  const std::array<Named, 3> operands{{{"grad_output", first}, {"input", r.input.dtype}, {"weight", weight}}};
+  const std::array<Named, 3> given{operands[backward ? 0 : 1], operands[1], operands[2]};
+  const int mode = static_cast<int>(r.cube_math_type);
+  if (r.cube_math_type < CubeMathType::keep_dtype || r.cube_math_type > CubeMathType::use_hf32)
+    fail(r, "cube_math_type must be 0, 1, 2 or 3, got ", static_cast<Index>(r.cube_math_type));
+  const auto eight = std::find_if(given.begin(), given.end(), [](const Named& o) { return has_eight_bits(o.dtype); });
+  for (const Named& o : given) {
+    if (storage_of(o.dtype) != o.dtype)
+      fail_type(r, o.name, ".dtype must be a type of tensors, got ", name_of(o.dtype));
+    if (eight != given.end() && o.dtype != eight->dtype)
+      fail_type(r, o.name, ".dtype must be ", name_of(eight->dtype), " as ", eight->name,
+                ".dtype is, because 8-bit types do not mix with others, got ", name_of(o.dtype));
+    if (r.soc == Soc::ascend910 && o.dtype != DType::float32 && o.dtype != DType::float16)
+      fail_type(r, o.name, ".dtype must be float32 or float16 where soc is '910', got ", name_of(o.dtype));
+    if (mode != 0 && o.dtype == DType::float64)
+      fail_type(r, o.name, ".dtype must not be float64 where cube_math_type is not KEEP_DTYPE = 0, got float64 (",
+                "cube_math_type=", mode, ")");
+  }
+  const DType all = promote(promote(first, r.input.dtype), weight);
+  if (r.soc == Soc::ascend910 && all == DType::float32 &&
+      (r.cube_math_type == CubeMathType::keep_dtype || r.cube_math_type == CubeMathType::use_hf32))
+    fail(r, "cube_math_type must be 1 or 2 for float32 where soc is '910', got ", mode);
+  for (std::size_t i = 0; i < 3; ++i) result.operands[i] = read_as(operands[i].dtype, all, r.cube_math_type, r.soc);
+
+  const bool narrow = eight != given.end();
+  std::array<Named, 3> results{{{"grad_input", promote(r.input.dtype, first)},
+                                {"grad_weight", narrow ? DType::float32 : promote(weight, first)},
+                                {"grad_bias", narrow ? DType::float32 : first}}};
+  if (!backward) results[0] = {"output", promote(r.input.dtype, weight)};
+  for (std::size_t i = 0; i < (backward ? 3 : 1); ++i) {
+    const DType t = r.result_dtypes[i].value_or(results[i].dtype);
+    const char* const name = results[i].name;
+    if (storage_of(t) != t) fail_type(r, name, ".dtype must be a type of tensors, got ", name_of(t));
+    if (i == 2 ? has_eight_bits(t) : has_eight_bits(t) && t != first)
+      fail_type(r, name, ".dtype must ",
+                i == 2 ? "have at least 16 bits" : "not have 8 bits unless all operands have it", ", got ", name_of(t));
+    if (narrow && i == 0 && t != first)
+      fail_type(r, name, ".dtype must be ", name_of(first), " as that of the operands, got ", name_of(t));
+    if (narrow && i == 1 && t != first && t != DType::float32)
+      fail_type(r, name, ".dtype must be float32 or ", name_of(first), ", got ", name_of(t));
+    if (t == DType::float64 && (narrow || mode != 0))
+      fail_type(r, name, ".dtype must not be float64 where ",
+                narrow ? "operands have 8 bits" : "cube_math_type is not 0", ", got float64");
+    result.results[i].dtype = t;
+  }
+  if (r.bias && (has_eight_bits(r.bias->dtype) || storage_of(r.bias->dtype) != r.bias->dtype))
+    fail_type(r, "bias.dtype must have at least 16 bits, got ", name_of(r.bias->dtype));
+}
+
 }  // namespace
 
 std::string to_string(const Problem& problem) {
@@ -163,6 +247,8 @@ Problem parse_problem(const std::string& text) {
 }
 
 Checked check(const Request& r) {
+  Checked result;
+  check_dtypes(r, result);
   const Shape& input = r.input.shape;
   const Shape& weight = r.weight.shape;
   const std::size_t rank = weight.size();
@@ -195,7 +281,6 @@ Checked check(const Request& r) {
   if (out_channels.overflow)
     fail(r, "output channels must fit in 64 bits, got ", weight[1], " * ", r.groups, " (", geometry(r), ")");
 
-  Checked result;
   result.spatial_dims = static_cast<int>(dims);
   result.transposed = r.transposed;
   result.unbatched = unbatched;
@@ -276,7 +361,7 @@ Checked check(const Request& r) {
       fail(r, "bias.shape must be (C_out,) = ", Tuple{per_channel}, ", got ", Tuple{r.bias->shape}, " (", geometry(r),
            ")");
     if (r.bias) check_tensor(r, "bias", *r.bias);
-    result.results[0] = {result.output_shape, promote(r.input.dtype, r.weight.dtype)};
+    result.results[0].shape = result.output_shape;
     check_bytes(r, "output", result.output_shape, result.results[0].dtype);
     return result;
   }
@@ -293,12 +378,11 @@ Checked check(const Request& r) {
   if (r.output_mask[2] && r.bias_sizes && *r.bias_sizes != per_channel)
     fail(r, "bias_sizes must be None or (C_out,) = ", Tuple{per_channel}, ", got ", Tuple{*r.bias_sizes}, " (",
          geometry(r), ")");
-  result.results[0] = {input, promote(r.input.dtype, grad_output.dtype)};
-  result.results[1] = {weight, promote(r.weight.dtype, grad_output.dtype)};
-  result.results[2] = {per_channel, grad_output.dtype};
-  check_bytes(r, "grad_input", input, result.results[0].dtype);
-  check_bytes(r, "grad_weight", weight, result.results[1].dtype);
-  check_bytes(r, "grad_bias", per_channel, grad_output.dtype);
+  result.results[0].shape = input;
+  result.results[1].shape = weight;
+  result.results[2].shape = per_channel;
+  static constexpr const char* kResults[] = {"grad_input", "grad_weight", "grad_bias"};
+  for (std::size_t i = 0; i < 3; ++i) check_bytes(r, kResults[i], result.results[i].shape, result.results[i].dtype);
   return result;
 }
 

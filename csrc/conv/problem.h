@@ -21,8 +21,9 @@ struct Checked {
   int spatial_dims = 2;
   bool transposed = false;
   bool unbatched = false;
-  Shape output_shape;             // of the forward result, channels-first, without N if unbatched
-  std::array<Result, 3> results;  // see Plan::results
+  Shape output_shape;               // of the forward result, channels-first, without N if unbatched
+  std::array<DType, 3> operands{};  // how grad_output, input and weight are read: a rounding is part of the type
+  std::array<Result, 3> results;    // see Plan::results
 };
 
 Checked check(const Request& request);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -11,6 +12,33 @@ from convbwd import _core
 
 IntOrInts: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 Padding: TypeAlias = str | IntOrInts | Sequence[Sequence[SupportsIndex]]
+
+
+class CubeMathType(enum.IntEnum):
+    """
+    How operands are rounded before they are multiplied: the cubeMathType of Ascend's operators.
+
+    What a mode does depends on the dtype that the operands promote to together; it is the table below for ``soc="a2"``.
+    HF32 is float32 with 11 bits of the mantissa instead of 23, rounded to nearest even; with 10 bits for ``soc="950"``.
+    float16 rounds to nearest even, beyond 65504 to infinity. float16 and 8-bit operands are never rounded. Products are
+    accumulated in float32 and results rounded once, whatever the mode.
+
+    ========  ===========  =============================  ==========  ==========
+    dtype     KEEP_DTYPE   ALLOW_FP32_DOWN_PRECISION      USE_FP16    USE_HF32
+    ========  ===========  =============================  ==========  ==========
+    float32   as it is     HF32                           float16     HF32
+    bfloat16  as it is     as it is                       float16     as it is
+    float64   as it is     TypeError                      TypeError   TypeError
+    ========  ===========  =============================  ==========  ==========
+
+    ``soc="910"`` computes float16 only: there float32 becomes float16 with ALLOW_FP32_DOWN_PRECISION and USE_FP16 and
+    is a ValueError with the other two, and all other dtypes but float16 are a TypeError.
+    """
+
+    KEEP_DTYPE = 0
+    ALLOW_FP32_DOWN_PRECISION = 1
+    USE_FP16 = 2
+    USE_HF32 = 3
 
 
 def convolution_backward(
@@ -28,6 +56,9 @@ def convolution_backward(
     *,
     data_format: str | None = None,
     algorithm: str = "auto",
+    cube_math_type: SupportsIndex = 0,
+    soc: str = "a2",
+    dtype: str | None = None,
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
     r"""
     Gradients of a 1-, 2- or 3-D convolution with respect to its input, weight and bias.
@@ -68,6 +99,14 @@ def convolution_backward(
         How to compute: chosen by cost, which may be Winograd's algorithm for dense 3x3 windows; by the library's own
         kernels without it, which keep the error bound of each element; by OpenBLAS where the build has it; or by
         plain loops that accumulate in double precision (slow; to check the others with).
+    cube_math_type : CubeMathType or int, optional
+        How operands are rounded before they are multiplied, as Ascend devices do it; ``grad_bias`` is the sum of
+        ``grad_output`` as it is. Other modes than KEEP_DTYPE make "auto" the same as "direct".
+    soc : {"a2", "950", "910"}, optional
+        The generation of devices whose modes those are: Atlas A2 and A3, Ascend 950, Ascend 910.
+    dtype : {None, "hifloat8", "float8_e4m3fn", "bfloat16"}, optional
+        What arrays of unsigned integers of that size hold: codes of this type. For callers without the packages that
+        bring it to NumPy; results of the type come back as such integers.
 
     Returns
     -------
@@ -79,15 +118,16 @@ def convolution_backward(
         ``grad_output``.
     grad_bias : ndarray or None
         Gradient with respect to the bias, of shape (C_out,): the sum of ``grad_output`` over all other axes, in its
-        dtype.
+        dtype. Of 8-bit operands it has float32, and so has ``grad_weight``.
 
     Raises
     ------
     ValueError
         If a shape or a parameter breaks a rule; the message names the argument, the rule and the value.
     TypeError
-        If an argument is of a wrong type, or an array's dtype is not float64, float32, float16 or bfloat16 (of
-        ml_dtypes) in native byte order.
+        If an argument is of a wrong type, or an array's dtype is not float64, float32, float16, bfloat16 or
+        float8_e4m3fn (of ml_dtypes) or hifloat8 (of en_dtypes) in native byte order; if 8-bit types are mixed with
+        others; if ``cube_math_type`` or ``soc`` does not allow a dtype.
     MemoryError
         If the results or the working memory cannot be allocated.
 
@@ -102,9 +142,9 @@ def convolution_backward(
     .. math:: y_{n,co,o} = b_{co} + \sum_{ci,t} x_{n,ci,\; o s + t d - p} \, w_{co,ci,t}
 
     and its gradients follow by the chain rule [1]_. Dtypes may be mixed: float16 and bfloat16 together give float32.
-    16-bit types are accumulated in float32 and rounded once. Arrays may have any strides and are never written to;
-    results are new and C-contiguous. For the same arguments the bits of the results are always the same, whatever the
-    number of threads.
+    16- and 8-bit types are accumulated in float32 and rounded once. Arrays may have any strides and are never written
+    to; results are new and C-contiguous. For the same arguments the bits of the results are always the same, whatever
+    the number of threads.
 
     References
     ----------
@@ -139,6 +179,9 @@ def convolution_backward(
         output_mask,
         data_format,
         algorithm,
+        cube_math_type,
+        soc,
+        dtype,
     )
 
 
@@ -155,6 +198,9 @@ def convolution(
     *,
     data_format: str | None = None,
     algorithm: str = "auto",
+    cube_math_type: SupportsIndex = 0,
+    soc: str = "a2",
+    dtype: str | None = None,
 ) -> NDArray[Any]:
     r"""
     Convolve batches of 1-, 2- or 3-D images with a kernel, or apply the transpose of that.
@@ -169,8 +215,8 @@ def convolution(
     weight : array_like, shape (C_out, C_in / groups, \*k); if transposed (C_in, C_out / groups, \*k)
         Kernel; its rank is the number of spatial dimensions + 2.
     bias : array_like, shape (C_out,), optional
-        Added to the output, channel by channel. Its dtype does not influence the dtype of the output.
-    stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm
+        Added to the output, channel by channel. Its dtype does not influence the dtype of the output; not of 8 bits.
+    stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, cube_math_type, soc, dtype
         As in `convolution_backward`.
 
     Returns
@@ -212,6 +258,9 @@ def convolution(
         groups,
         data_format,
         algorithm,
+        cube_math_type,
+        soc,
+        dtype,
     )
 
 

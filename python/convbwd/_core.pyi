@@ -23,6 +23,9 @@ def convolution_backward(
     output_mask: Sequence[bool] = (True, True, True),
     data_format: str | None = None,
     algorithm: str = "auto",
+    cube_math_type: SupportsIndex = 0,
+    soc: str = "a2",
+    dtype: str | None = None,
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
 def plan(
     grad_output: ArrayLike,
@@ -38,6 +41,9 @@ def plan(
     output_mask: Sequence[bool] = (True, True, True),
     data_format: str | None = None,
     algorithm: str = "auto",
+    cube_math_type: SupportsIndex = 0,
+    soc: str = "a2",
+    dtype: str | None = None,
 ) -> _Plan: ...
 def convolution(
     input: ArrayLike,
@@ -51,7 +57,11 @@ def convolution(
     groups: SupportsIndex = 1,
     data_format: str | None = None,
     algorithm: str = "auto",
+    cube_math_type: SupportsIndex = 0,
+    soc: str = "a2",
+    dtype: str | None = None,
 ) -> NDArray[Any]: ...
+def cast(array: ArrayLike, format: str, source: str | None = None, saturate: bool = False) -> NDArray[Any]: ...
 def set_num_threads(n: SupportsIndex) -> None: ...
 def get_num_threads() -> int: ...
 def build_info() -> dict[str, str]: ...

@@ -17,6 +17,14 @@ enum class Algorithm : std::uint8_t { automatic, direct, blas, reference };
 
 enum class PaddingMode : std::uint8_t { explicit_, valid, same };
 
+/// The cubeMathType of Ascend's operators: how operands of less than float64 are rounded before they are multiplied,
+/// each as the table of `read_as` (conv/problem.cpp) says. Products are summed in float32 whatever the mode; the bias
+/// gradient sums operands as they are.
+enum class CubeMathType : std::int64_t { keep_dtype, allow_fp32_down_precision, use_fp16, use_hf32 };
+
+/// The generation of Ascend devices that a mode is taken from: Atlas A2 and A3; Ascend 950; Ascend 910 and 310P.
+enum class Soc : std::uint8_t { a2, ascend950, ascend910 };
+
 /// One call as the user states it. Of the tensors only dtype, shape and strides are read here, never the data.
 /// Sequences hold one entry for all spatial dimensions or one for each; padding may also hold (before, after) of each
 /// dimension in turn. `same` is TensorFlow's rule: total = max((ceil(I/s)-1)*s + (k-1)*d + 1 - I, 0), before = total/2.
@@ -37,7 +45,10 @@ struct Request {
   bool channels_last = false;  ///< messages print image shapes as (N, *spatial, C); tensors stay channels-first
   std::array<Shape, 3> result_strides;  ///< where results will be written; empty: dense, in (N, *spatial, C) order
                                         ///< where channels_last says so
+  std::array<std::optional<DType>, 3> result_dtypes;  ///< what results will be rounded to; empty: see Plan::results
   Algorithm algorithm = Algorithm::automatic;
+  CubeMathType cube_math_type = CubeMathType::keep_dtype;
+  Soc soc = Soc::a2;
 };
 
 /// Shape (channels-first) and dtype of a result.
@@ -52,7 +63,9 @@ class Plan {
  public:
   static Plan make(const Request& request);
 
-  /// grad_input, grad_weight, grad_bias of a convolution_backward; {output} of a convolution.
+  /// grad_input, grad_weight, grad_bias of a convolution_backward; {output} of a convolution. Where the request names
+  /// no dtype, the wider one of the two operands; grad_bias has that of grad_output. Of 8-bit operands grad_weight and
+  /// grad_bias have float32.
   const std::array<Result, 3>& results() const noexcept;
 
   /// Bytes of scratch memory that one execution takes at most, for all its threads together.
@@ -72,6 +85,10 @@ class Plan {
   explicit Plan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<const Impl> impl_;
 };
+
+/// Converts `count` elements, each rounded once. `saturate` is for 8-bit types: what is beyond the largest number
+/// becomes that, NaN becomes 0. Throws Error(value) where it is asked for another type.
+void convert(void* to, DType to_type, const void* from, DType from_type, std::int64_t count, bool saturate = false);
 
 /// Threads of the library's own pool. Default: CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of this
 /// process.

@@ -23,7 +23,7 @@ enum class DType : std::uint8_t {
   hifloat8,       ///< HiFloat8 of Ascend: tapered precision, rounds half away from zero
 
   hf32,                 ///< float32 with 11 bits of the mantissa
-  hf32_short,           ///< float32 with 10 bits of the mantissa
+  hf32_10,              ///< float32 with 10 bits of the mantissa
   float32_as_float16,   ///< float32 with the values of float16
   bfloat16_as_float16,  ///< bfloat16 with the values of float16
 };
@@ -42,8 +42,8 @@ constexpr int significand_bits(DType t) noexcept {
   return bits[static_cast<int>(t)];
 }
 constexpr const char* name_of(DType t) noexcept {
-  constexpr const char* names[] = {"float64",  "float32", "float16",    "bfloat16",           "float8_e4m3fn",
-                                   "hifloat8", "hf32",    "hf32_short", "float32_as_float16", "bfloat16_as_float16"};
+  constexpr const char* names[] = {"float64",  "float32", "float16", "bfloat16",           "float8_e4m3fn",
+                                   "hifloat8", "hf32",    "hf32_10", "float32_as_float16", "bfloat16_as_float16"};
   return names[static_cast<int>(t)];
 }
 

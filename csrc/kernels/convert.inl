@@ -1,0 +1,200 @@
+// The conversions between memory and vectors of the compute type: part of kernels.inl, which includes it.
+
+// Vectors of N elements of one type, for any number of bytes.
+template <class E, int N>
+struct Elements {
+  typedef E type __attribute__((vector_size(N * sizeof(E))));
+};
+template <class E, int N>
+using ElementsOf = typename Elements<E, N>::type;
+// What a type has in memory: itself, or a code.
+template <class S>
+struct InMemory {
+  typedef typename S::Code type;
+};
+template <>
+struct InMemory<float> {
+  typedef float type;
+};
+template <>
+struct InMemory<double> {
+  typedef double type;
+};
+template <class S, class T>
+using Codes = ElementsOf<typename InMemory<S>::type, Vec<T>::lanes>;
+
+// Codes as words, and back. GCC converts element by element where the sizes differ by more than a factor of two.
+template <class W, class C>
+INLINE W to_words(C codes) {
+  constexpr int N = sizeof(W) / 4;
+  typedef ElementsOf<std::uint16_t, N> Half16;
+#if VECTOR_BYTES == 64
+  if constexpr (sizeof(C) == 16 && N == 16) return bits_as<W>(_mm512_cvtepu8_epi32(bits_as<__m128i>(codes)));
+#endif
+#if VECTOR_BYTES >= 32
+  if constexpr (sizeof(C) == 8 && N == 8)
+    return bits_as<W>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bits_as<long long>(codes))));
+#endif
+  if constexpr (sizeof(C) == N)
+    return __builtin_convertvector(__builtin_convertvector(codes, Half16), W);
+  else
+    return __builtin_convertvector(codes, W);
+}
+template <class C, class W>
+INLINE C to_codes(W words) {
+  constexpr int N = sizeof(W) / 4;
+  typedef ElementsOf<std::uint16_t, N> Half16;
+#if VECTOR_BYTES == 64
+  if constexpr (sizeof(C) == 16 && N == 16) return bits_as<C>(_mm512_cvtepi32_epi8(bits_as<__m512i>(words)));
+  if constexpr (sizeof(C) == 32 && N == 16) return bits_as<C>(_mm512_cvtepi32_epi16(bits_as<__m512i>(words)));
+#endif
+  if constexpr (sizeof(C) == N)
+    return __builtin_convertvector(__builtin_convertvector(words, Half16), C);
+  else
+    return __builtin_convertvector(words, C);
+}
+
+template <class T, class S>
+INLINE V<T> decode(Codes<S, T> codes) {
+  constexpr int N = Vec<T>::lanes;
+  typedef ElementsOf<float, N> F;
+  if constexpr (__is_same(S, float) || __is_same(S, double)) {
+    return __builtin_convertvector(codes, V<T>);
+  } else {
+#if defined(__F16C__) && VECTOR_BYTES == 64
+    if constexpr (__is_same(S, Half) && N == 16) return bits_as<V<T>>(_mm512_cvtph_ps(bits_as<__m256i>(codes)));
+#elif defined(__F16C__) && VECTOR_BYTES == 32
+    if constexpr (__is_same(S, Half) && N == 8) return bits_as<V<T>>(_mm256_cvtph_ps(bits_as<__m128i>(codes)));
+#endif
+    typedef ElementsOf<std::uint32_t, N> W;
+    return __builtin_convertvector(S::template decode<F>(to_words<W>(codes)), V<T>);
+  }
+}
+
+// float64 -> float32 with rounding to odd, so that a second rounding gives what one rounding would.
+template <int N>
+INLINE ElementsOf<float, N> to_odd(ElementsOf<double, N> d) {
+  typedef ElementsOf<std::int64_t, N> Wide;
+  typedef ElementsOf<std::uint32_t, N> W;
+  typedef ElementsOf<float, N> F;
+  const F f = __builtin_convertvector(d, F);
+  const ElementsOf<double, N> back = __builtin_convertvector(f, ElementsOf<double, N>);
+  const Wide magnitude = bits_as<Wide>(d) & INT64_MAX, got = bits_as<Wide>(back) & INT64_MAX;
+  const W above = __builtin_convertvector(got > magnitude, W), inexact = __builtin_convertvector(back != d, W);
+  return bits_as<F>((bits_as<W>(f) + above) | (inexact & 1u));
+}
+
+template <class T, class S>
+INLINE Codes<S, T> encode(V<T> v) {
+  constexpr int N = Vec<T>::lanes;
+  typedef ElementsOf<std::uint32_t, N> W;
+  if constexpr (__is_same(S, float) || __is_same(S, double)) {
+    return __builtin_convertvector(v, Codes<S, T>);
+  } else if constexpr (sizeof(T) == 8) {
+    return to_codes<Codes<S, T>>(S::template encode<W>(to_odd<N>(v)));
+  } else {
+#if defined(__F16C__) && VECTOR_BYTES == 64
+    if constexpr (__is_same(S, Half)) return bits_as<Codes<S, T>>(_mm512_cvtps_ph(bits_as<__m512>(v), 0));
+#elif defined(__F16C__) && VECTOR_BYTES == 32
+    if constexpr (__is_same(S, Half)) return bits_as<Codes<S, T>>(_mm256_cvtps_ph(bits_as<__m256>(v), 0));
+#endif
+    return to_codes<Codes<S, T>>(S::template encode<W>(v));
+  }
+}
+
+template <class T, class S>
+INLINE V<T> load_vector(const S* p) {
+  Codes<S, T> codes;
+  __builtin_memcpy(&codes, p, sizeof codes);
+  return decode<T, S>(codes);
+}
+
+// The first n of a vector's elements, `step` apart; the others are zero.
+template <class T, class S>
+INLINE V<T> load_vector_part(const S* p, int n, std::ptrdiff_t step = 1) {
+  if constexpr (__is_same(T, S)) {
+    if (step == 1) return load_part(p, n);
+  }
+#if VECTOR_BYTES == 64
+  if constexpr (sizeof(T) == 4 && sizeof(S) <= 4) {
+    const auto mask = static_cast<__mmask16>((1u << n) - 1);
+    if (step == 1) {
+      if constexpr (sizeof(S) == 1)
+        return decode<T, S>(bits_as<Codes<S, T>>(_mm_maskz_loadu_epi8(mask, p)));
+      else if constexpr (sizeof(S) == 2)
+        return decode<T, S>(bits_as<Codes<S, T>>(_mm256_maskz_loadu_epi16(mask, p)));
+      else
+        return decode<T, S>(bits_as<Codes<S, T>>(_mm512_maskz_loadu_epi32(mask, p)));
+    }
+  }
+#endif
+  typedef typename InMemory<S>::type Code;
+  const Code* q = reinterpret_cast<const Code*>(p);
+  Codes<S, T> codes{};
+  for (int i = 0; i < n; ++i) codes[i] = q[i * step];
+  return decode<T, S>(codes);
+}
+
+// The even elements of two vectors.
+template <class T>
+INLINE V<T> every_other(V<T> a, V<T> b) {
+  constexpr int L = Vec<T>::lanes;
+  if constexpr (L == 16)
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  else if constexpr (L == 8)
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+  else if constexpr (L == 4)
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6);
+  else
+    return __builtin_shufflevector(a, b, 0, 2);
+}
+
+template <class T, class S>
+INLINE void copy_row(T* __restrict dst, const S* s, std::int64_t n, std::ptrdiff_t step = 1) {
+  constexpr int L = Vec<T>::lanes;
+  std::int64_t i = 0;
+  if (step == 1) {
+    for (; i + L <= n; i += L) storeu(dst + i, load_vector<T, S>(s + i));
+  } else {
+    if constexpr (__is_same(T, S)) {
+      if (step == 2)  // what lies behind the last element that is read need not exist
+        for (; i + L < n; i += L) storeu<T>(dst + i, every_other<T>(loadu<T>(s + 2 * i), loadu<T>(s + 2 * i + L)));
+    }
+    for (; i + L <= n; i += L) storeu(dst + i, load_vector_part<T, S>(s + i * step, L, step));
+  }
+  if (i < n)
+    store_part(dst + i, load_vector_part<T, S>(s + i * step, static_cast<int>(n - i), step), static_cast<int>(n - i));
+}
+
+template <class T, class S>
+void load_row(T* dst, const void* src, std::int64_t n) {
+  copy_row<T, S>(dst, static_cast<const S*>(src), n);
+}
+
+template <class T, class S>
+void pad_rows(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step, std::int64_t rows,
+              std::int64_t left, std::int64_t width, std::int64_t right) {
+  const S* s = static_cast<const S*>(src);
+  for (; rows > 0; --rows, dst += ldd, s += lds) {
+    T* d = dst;
+    while (d < dst + left) *d++ = T{};
+    copy_row<T, S>(d, s, width, step);
+    for (d += width; d < dst + left + width + right;) *d++ = T{};
+  }
+}
+
+template <class T, class S>
+void store_row(void* dst, const T* src, std::int64_t n) {
+  if constexpr (__is_same(T, S)) return copy_row<T, S>(static_cast<T*>(dst), src, n);
+  constexpr int L = Vec<T>::lanes;
+  typedef typename InMemory<S>::type Code;
+  Code* d = static_cast<Code*>(dst);
+  std::int64_t i = 0;
+  for (; i + L <= n; i += L) {
+    const Codes<S, T> codes = encode<T, S>(loadu(src + i));
+    __builtin_memcpy(d + i, &codes, sizeof codes);
+  }
+  if (i == n) return;
+  const Codes<S, T> codes = encode<T, S>(load_part(src + i, static_cast<int>(n - i)));
+  for (int j = 0; i + j < n; ++j) d[i + j] = codes[j];
+}
