@@ -71,7 +71,9 @@ def test_random_problems(case: Case) -> None:
         exact = theirs.detach().numpy()
         if name in ("grad_input", "output"):
             ours, exact = case.canonical(ours), case.canonical(exact)
-        compare(name, case, "auto", ours, exact, m, terms=1000)  # PyTorch rounds too: a generous number of terms
+        compare(
+            name, case, "auto", ours, "float64", exact, m, terms=1000
+        )  # PyTorch rounds too: a generous number of terms
 
 
 class Replacement:

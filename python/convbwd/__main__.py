@@ -1,6 +1,6 @@
 """Train a small network on handwritten digits, or run another command.
 
-info prints facts about this build. bench times it against other libraries, explain says how a problem is computed and
+info prints facts about this build, accuracy the errors of gradients. bench times it against other libraries, explain says how a problem is computed and
 how near that comes to the limits of the machine; these two have options of their own (`bench --help`).
 """
 
@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 
 import convbwd
-from convbwd import demo
+from convbwd import _accuracy, demo
 
 
 def info() -> None:
@@ -94,11 +94,15 @@ def main(arguments: list[str] | None = None) -> None:
         run = command.bench_main if arguments[0] == "bench" else command.explain_main
         return run(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m convbwd", description=__doc__)
-    parser.add_argument("command", nargs="?", choices=("digits", "info", "bench", "explain"), default="digits")
+    commands = ("digits", "info", "accuracy", "bench", "explain")
+    parser.add_argument("command", nargs="?", choices=commands, default="digits")
     parser.add_argument("--epochs", type=int, default=20, help="epochs of training (default: %(default)s)")
+    parser.add_argument("--plot", metavar="PNG", help="where accuracy draws its plot (needs matplotlib)")
     options = parser.parse_args(arguments)
     if options.command == "info":
         return info()
+    if options.command == "accuracy":
+        return _accuracy.main(options.plot)
     try:
         digits(options.epochs)
     except ModuleNotFoundError as error:
