@@ -23,7 +23,7 @@ constexpr Index kRows = 32;   // of a call
 constexpr Index kMinTasks = 8;
 
 /// Terms that hold every value of an operand.
-inline int terms_of(DType t) { return t == DType::float32 ? 3 : t == DType::float16 ? 2 : 1; }
+inline int terms_of(DType t) { return (significand_bits(t) + 7) / 8; }
 
 /// Whether products of such magnitudes keep all their terms: the largest ones of two operands lie 2^26 above what is
 /// flushed (2^-126), and no term overflows.

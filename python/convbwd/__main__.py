@@ -1,7 +1,8 @@
 """Train a small network on handwritten digits, or run another command.
 
-info prints facts about this build, accuracy the errors of gradients. bench times it against other libraries, explain says how a problem is computed and
-how near that comes to the limits of the machine; these two have options of their own (`bench --help`).
+info prints facts about this build, accuracy the errors of gradients. bench times it against other libraries, explain
+says how a problem is computed and how near that comes to the limits of the machine; these two have options of their own
+(`bench --help`).
 """
 
 from __future__ import annotations
