@@ -79,15 +79,22 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
             if (s->taps) base += f.channels * s->members * f.pitch;
           }
           ++member;
-          const bool dense = count == 1 && dst_step == 1 && streams[0].data && start == T{} && d.stride[4] == 1 &&
-                             d.dtype == compute_dtype<T>;
+          const bool dense = count == 1 && dst_step == 1 && streams[0].data && start == T{} && d.stride[4] == 1;
+          const bool one_run = dense && f.row == e[2] && mh0.dst_step * d.stride[3] == e[2];
           for (Index qd = 0; qd < e[0]; ++qd) {
             Index at = d.offset(
                 {0, c, md.first + (f.box.q0[0] + qd) * md0.dst_step, mh.first + f.box.q0[1] * mh0.dst_step, begin});
             const Index next = mh0.dst_step * d.stride[3];
             if (dense) {
-              k.pad[static_cast<int>(d.dtype)](static_cast<T*>(d.data) + at, next, streams[0].data + qd * f.plane,
-                                               f.row, 1, e[1], 0, end - begin, 0);
+              const T* rows = streams[0].data + qd * f.plane;
+              if (d.dtype == compute_dtype<T>)
+                k.pad[static_cast<int>(d.dtype)](static_cast<T*>(d.data) + at, next, rows, f.row, 1,
+                                                 one_run ? 1 : e[1], 0, one_run ? e[1] * e[2] : e[2], 0);
+              else if (one_run)
+                store_row(k, advance(d.data, d.dtype, at), d.dtype, 1, rows, e[1] * e[2]);
+              else
+                for (Index qh = 0; qh < e[1]; ++qh)
+                  store_row(k, advance(d.data, d.dtype, at + qh * next), d.dtype, 1, rows + qh * f.row, e[2]);
               continue;
             }
             for (Index qh = 0; qh < e[1]; ++qh, at += next) {
