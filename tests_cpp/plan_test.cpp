@@ -253,6 +253,22 @@ TEST_F(PlanTest, TakesTheAlgorithmThatIsAskedFor) {
   }
 }
 
+TEST_F(PlanTest, StrictSumsProductsAndNothingElse) {
+  const Problem p = problem(2, 1, 64, 64, {1, 28, 28}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  for (const Isa isa : compiled_isas()) {
+    if (!supported(isa)) continue;
+    set_isa(isa);
+    for (Request r : {forward(p), backward(p)}) {
+      const bool blas = have_blas() && isa == Isa::generic;
+      EXPECT_NE(Plan::make(r).explain().find(blas ? "gemm" : "winograd"), std::string::npos);
+      r.precision = Precision::strict;
+      const std::string text = Plan::make(r).explain();
+      EXPECT_NE(text.find("gather"), std::string::npos) << text;
+      EXPECT_EQ(text.find(blas ? "gemm" : "winograd"), std::string::npos) << text;
+    }
+  }
+}
+
 TEST_F(PlanTest, NamesTheInstructionSetInUse) {
   Request r = backward(kDense);
   r.algorithm = Algorithm::direct;

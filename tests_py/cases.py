@@ -22,6 +22,7 @@ DTYPES = {name: dtype for name, dtype in MEMORY.items() if name not in TABLES}  
 LAYOUTS = ("contiguous", "permuted", "sliced", "reversed", "broadcast", "unaligned", "record", "readonly")
 FORMATS = {1: ("NCL", "NLC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 ALGORITHMS = ("auto", "direct", "reference", *(["blas"] if convbwd.build_info()["blas"] != "none" else []))
+PRECISIONS = ("default", "strict", "fast")
 MASKS = tuple((dx, dw, db) for dx in (True, False) for dw in (True, False) for db in (True, False))
 
 
@@ -72,6 +73,7 @@ class Case:
     soc: str = "a2"
     layouts: tuple[str, str, str] = ("contiguous",) * 3
     data: str = "normal"  # or "integers", "nonfinite"
+    precision: str = "default"
     spelling: int = 0  # which of the equivalent forms the arguments take
     seed: int = 0
 
@@ -145,6 +147,7 @@ class Case:
             "cube_math_type": convbwd.CubeMathType(self.cube_math_type) if short else self.cube_math_type,
             "soc": self.soc,
             "dtype": "hifloat8" if "hifloat8" in self.dtypes else None,
+            "precision": self.precision,
         }
 
 
@@ -242,6 +245,7 @@ def draw_case(source: Source, scale: int = 1) -> Case:
         soc=source.choice(("a2", "950")),
         layouts=(source.choice(LAYOUTS), source.choice(LAYOUTS), source.choice(LAYOUTS)),
         data=source.choice(("normal", "integers")),
+        precision=source.choice(PRECISIONS),
         spelling=source.integer(0, 59),
         seed=source.integer(0, 2**32 - 1),
     )
@@ -312,7 +316,7 @@ def compare(
         got = np.where(np.isfinite(exact64), finite_or_infinite(got, exact64), got)
     finite = np.isfinite(exact)
     spread = finite & np.isfinite(low) & np.isfinite(high) & ~np.isfinite(got)
-    if algorithm in ("direct", "reference"):
+    if algorithm in ("direct", "reference") or (algorithm, case.precision) == ("auto", "strict"):
         assert not spread.any(), f"{name}: {got[spread][0]} at {first(spread)}, where all operands are finite"
         same = np.where(np.isnan(nearest), np.isnan(got), got == nearest)
         wrong = ~finite & ~same

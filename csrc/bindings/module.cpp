@@ -169,6 +169,14 @@ Algorithm read_algorithm(const Request& request, py::handle value) {
   Place{request.function, "algorithm"}.fail_choice("must be 'auto', 'direct', 'blas' or 'reference'", value);
 }
 
+Precision read_precision(const Request& request, py::handle value) {
+  static constexpr std::pair<const char*, Precision> kPrecisions[] = {
+      {"default", Precision::default_}, {"strict", Precision::strict}, {"fast", Precision::fast}};
+  for (const auto& [name, precision] : kPrecisions)
+    if (is_text(value, name)) return precision;
+  Place{request.function, "precision"}.fail_choice("must be 'default', 'strict' or 'fast'", value);
+}
+
 Soc read_soc(const Request& request, py::handle value) {
   static constexpr std::pair<const char*, Soc> kSocs[] = {
       {"a2", Soc::a2}, {"950", Soc::ascend950}, {"910", Soc::ascend910}};
@@ -187,7 +195,8 @@ std::optional<DType> read_codes(const char* function, py::handle value, const ch
 
 // The parameters that both functions have, as Python gave them.
 struct Parameters {
-  py::handle stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, cube_math_type, soc;
+  py::handle stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
+      cube_math_type, soc;
 };
 
 // To be called when the tensors of the request have been read.
@@ -203,6 +212,7 @@ void read_parameters(Request& request, const Parameters& p) {
   request.groups = to_int({function, "groups"}, p.groups);
   request.channels_last = read_data_format(request, p.data_format);
   request.algorithm = read_algorithm(request, p.algorithm);
+  request.precision = read_precision(request, p.precision);
   request.cube_math_type = static_cast<CubeMathType>(to_int({function, "cube_math_type"}, p.cube_math_type));
   request.soc = read_soc(request, p.soc);
   if (!request.channels_last) return;
@@ -283,16 +293,17 @@ template <py::object (*run)(const Backward&)>
 py::object backward(py::handle grad_output, py::handle input, py::handle weight, py::handle bias_sizes,
                     py::handle stride, py::handle padding, py::handle dilation, py::handle transposed,
                     py::handle output_padding, py::handle groups, py::handle output_mask, py::handle data_format,
-                    py::handle algorithm, py::handle cube_math_type, py::handle soc, py::handle dtype) {
-  return run(Backward(
-      grad_output, input, weight, bias_sizes, output_mask, dtype,
-      {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, cube_math_type, soc}));
+                    py::handle algorithm, py::handle precision, py::handle cube_math_type, py::handle soc,
+                    py::handle dtype) {
+  return run(Backward(grad_output, input, weight, bias_sizes, output_mask, dtype,
+                      {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
+                       cube_math_type, soc}));
 }
 
 py::object forward(py::handle input, py::handle weight, py::handle bias, py::handle stride, py::handle padding,
                    py::handle dilation, py::handle transposed, py::handle output_padding, py::handle groups,
-                   py::handle data_format, py::handle algorithm, py::handle cube_math_type, py::handle soc,
-                   py::handle dtype) {
+                   py::handle data_format, py::handle algorithm, py::handle precision, py::handle cube_math_type,
+                   py::handle soc, py::handle dtype) {
   Request request;
   request.function = "convolution";
   const std::optional<DType> codes = read_codes(request.function, dtype);
@@ -302,7 +313,7 @@ py::object forward(py::handle input, py::handle weight, py::handle bias, py::han
       bias.is_none() ? py::none()
                      : py::object(read_array(request.function, "bias", bias, request.bias.emplace(), codes));
   read_parameters(request, {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm,
-                            cube_math_type, soc});
+                            precision, cube_math_type, soc});
   const Plan plan = Plan::make(request);
   Tensor tensor;
   py::array output = new_image(request, plan.results()[0], {&input_array, &weight_array}, tensor, codes);
@@ -370,7 +381,8 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
           py::arg("bias_sizes") = py::none(), py::arg("stride") = 1, py::arg("padding") = 0, py::arg("dilation") = 1,
           py::arg("transposed") = false, py::arg("output_padding") = 0, py::arg("groups") = 1,
           py::arg("output_mask") = all, py::arg("data_format") = py::none(), py::arg("algorithm") = "auto",
-          py::arg("cube_math_type") = 0, py::arg("soc") = "a2", py::arg("dtype") = py::none());
+          py::arg("precision") = "default", py::arg("cube_math_type") = 0, py::arg("soc") = "a2",
+          py::arg("dtype") = py::none());
   };
   define_backward("convolution_backward", &backward<run_backward>, "See convbwd.convolution_backward.");
   define_backward(
@@ -379,8 +391,8 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
   m.def("convolution", &forward, "See convbwd.convolution.", py::arg("input"), py::arg("weight"),
         py::arg("bias") = py::none(), py::arg("stride") = 1, py::arg("padding") = 0, py::arg("dilation") = 1,
         py::arg("transposed") = false, py::arg("output_padding") = 0, py::arg("groups") = 1,
-        py::arg("data_format") = py::none(), py::arg("algorithm") = "auto", py::arg("cube_math_type") = 0,
-        py::arg("soc") = "a2", py::arg("dtype") = py::none());
+        py::arg("data_format") = py::none(), py::arg("algorithm") = "auto", py::arg("precision") = "default",
+        py::arg("cube_math_type") = 0, py::arg("soc") = "a2", py::arg("dtype") = py::none());
   m.def("cast", &cast, "See convbwd.formats.cast.", py::arg("array"), py::arg("format"), py::arg("source") = py::none(),
         py::arg("saturate") = false);
 

@@ -109,8 +109,10 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
   const double work = products(p);
   const double columns = work * static_cast<double>(sizeof(T)) / static_cast<double>(p.co) / 4;  // im2col / 4, in bytes
   spec.budget = static_cast<std::size_t>(std::min(columns, 1e15));
+  // Strict sums take no kernels but our own: OpenBLAS promises nothing about values that are not finite.
+  const bool strict = spec.precision == Precision::strict;
   const bool blas = algorithm == Algorithm::blas ||
-                    (algorithm == Algorithm::automatic && have_blas() && active_isa() == Isa::generic);
+                    (algorithm == Algorithm::automatic && !strict && have_blas() && active_isa() == Isa::generic);
   const KernelSet<T>& kernels = blas ? blas_kernels(native) : native;
   if (algorithm == Algorithm::automatic && work <= kTinyProducts) return make_reference(spec);
 
@@ -125,7 +127,7 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
       width *= static_cast<Index>(members);
     }
   const bool few = algorithm != Algorithm::blas && width <= kFewChannels;
-  if (algorithm == Algorithm::automatic && !blas) {
+  if (algorithm == Algorithm::automatic && !strict && !blas) {
     // What multiplies less or faster than the direct passes, where it is expected to take less time than they do.
     double most = kWorthwhile;
     std::unique_ptr<Pass> best;
@@ -205,7 +207,7 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads
   const bool strict = r.algorithm == Algorithm::automatic && r.cube_math_type != CubeMathType::keep_dtype;
   const Algorithm algorithm = strict ? Algorithm::direct : r.algorithm;
   const View &input = impl->input, &weight = impl->weight, &grad_output = impl->grad_output;
-  PassSpec spec{p, Unknown::y, {}, threads, 0};
+  PassSpec spec{p, Unknown::y, {}, threads, 0, r.precision};
   if (!r.grad_output) {
     const View& output = impl->results[0] = result_view(r, c, 0);
     spec.unknown = c.transposed ? Unknown::x : Unknown::y;

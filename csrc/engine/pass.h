@@ -34,6 +34,7 @@ struct PassSpec {
   Operands operands;
   int threads = 1;
   std::size_t budget = 0;  // bytes of workspace to stay within, for dense operands
+  Precision precision = Precision::default_;
 };
 
 /// The operands as they would be if all were dense. Passes choose tiles and decide whether they fit for these, so that

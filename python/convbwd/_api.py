@@ -56,6 +56,7 @@ def convolution_backward(
     *,
     data_format: str | None = None,
     algorithm: str = "auto",
+    precision: str = "default",
     cube_math_type: SupportsIndex = 0,
     soc: str = "a2",
     dtype: str | None = None,
@@ -96,9 +97,11 @@ def convolution_backward(
         Order of the axes of ``grad_output``, ``input`` and ``grad_input``: "NCL" (or "NCW"), "NCHW", "NCDHW" (the
         default), or "NLC" (or "NWC"), "NHWC", "NDHWC". The axes of ``weight`` and ``grad_weight`` are always as above.
     algorithm : {"auto", "direct", "blas", "reference"}, optional
-        How to compute: chosen by cost, which may be Winograd's algorithm for dense 3x3 windows; by the library's own
-        kernels without it, which keep the error bound of each element; by OpenBLAS where the build has it; or by
-        plain loops that accumulate in double precision (slow; to check the others with).
+        How to compute: chosen by cost, from what ``precision`` allows; by the library's own kernels, which sum
+        products and nothing else; by OpenBLAS where the build has it; or by plain loops that accumulate in double
+        precision (slow; to check the others with).
+    precision : {"default", "strict", "fast"}, optional
+        What ``algorithm="auto"`` may choose from; the other algorithms take no notice of it. See Notes.
     cube_math_type : CubeMathType or int, optional
         How operands are rounded before they are multiplied, as Ascend devices do it; ``grad_bias`` is the sum of
         ``grad_output`` as it is. Other modes than KEEP_DTYPE make "auto" the same as "direct".
@@ -146,6 +149,18 @@ def convolution_backward(
     to; results are new and C-contiguous. For the same arguments the bits of the results are always the same, whatever
     the number of threads.
 
+    With K products in the sum of an element and eps of the type in which it is formed, before the result is rounded to
+    its dtype, ``precision`` means
+
+    - "strict": products are summed, nothing else. The error of each element is below
+      ``(4 + sqrt(K)) * eps * conv(|a|, |b|)``, and what is not finite reaches exactly the results whose windows touch
+      it.
+    - "default": also Winograd's algorithm F(2x2, 3x3), for dense 3x3 windows over many channels. The error of a result
+      as a whole, its largest and its root mean square, is no larger than that of a straight sum; that of a small
+      element beside large ones may be. Small integers stay exact. Operands that are not finite, or in which a few
+      values dwarf those around them, are left to "strict".
+    - "fast": reserved for algorithms whose error is a few times that; today those of "default".
+
     References
     ----------
     .. [1] V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285, 2016.
@@ -179,6 +194,7 @@ def convolution_backward(
         output_mask,
         data_format,
         algorithm,
+        precision,
         cube_math_type,
         soc,
         dtype,
@@ -198,6 +214,7 @@ def convolution(
     *,
     data_format: str | None = None,
     algorithm: str = "auto",
+    precision: str = "default",
     cube_math_type: SupportsIndex = 0,
     soc: str = "a2",
     dtype: str | None = None,
@@ -216,7 +233,8 @@ def convolution(
         Kernel; its rank is the number of spatial dimensions + 2.
     bias : array_like, shape (C_out,), optional
         Added to the output, channel by channel. Its dtype does not influence the dtype of the output; not of 8 bits.
-    stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, cube_math_type, soc, dtype
+    stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
+    cube_math_type, soc, dtype
         As in `convolution_backward`.
 
     Returns
@@ -258,6 +276,7 @@ def convolution(
         groups,
         data_format,
         algorithm,
+        precision,
         cube_math_type,
         soc,
         dtype,

@@ -47,6 +47,7 @@ struct Request {
                                         ///< where channels_last says so
   std::array<std::optional<DType>, 3> result_dtypes;  ///< what results will be rounded to; empty: see Plan::results
   Algorithm algorithm = Algorithm::automatic;
+  Precision precision = Precision::default_;  ///< of what `automatic` chooses
   CubeMathType cube_math_type = CubeMathType::keep_dtype;
   Soc soc = Soc::a2;
 };

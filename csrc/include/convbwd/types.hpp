@@ -47,6 +47,11 @@ constexpr const char* name_of(DType t) noexcept {
   return names[static_cast<int>(t)];
 }
 
+/// What `Algorithm::automatic` may choose from. `strict`: sums of products alone, whose error is bounded element by
+/// element. `default_`: also what is, for a result as a whole, no less accurate than straight sums and keeps small
+/// integers exact. `fast`: also what has a few times their error.
+enum class Precision : std::uint8_t { default_, strict, fast };
+
 /// What went wrong, and whose mistake it is. Every face translates the kind into its own codes.
 enum class ErrorKind : std::uint8_t {
   value,     ///< a shape or parameter breaks a rule (Python: ValueError)

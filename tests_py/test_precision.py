@@ -1,0 +1,105 @@
+"""Precision classes, on problems where they choose differently: what each of them promises, held to."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convbwd
+from cases import PRECISIONS, Array
+from convbwd import _core
+
+# Input shape, weight shape, geometry.
+PROBLEMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "two dimensions": ((2, 64, 28, 28), (64, 64, 3, 3), {"padding": 1}),
+    "three dimensions": ((1, 48, 6, 20, 20), (48, 48, 3, 3, 3), {"padding": 1}),
+    "transposed": ((2, 64, 26, 26), (64, 64, 3, 3), {"transposed": True, "padding": 1}),
+}
+NAMES = ("grad_input", "grad_weight", "output")
+INFO = convbwd.build_info()
+BLAS_SERVES = INFO["blas"] != "none" and INFO["isa"] == "generic"  # OpenBLAS, which "auto" prefers there
+
+Operands = tuple[Array, Array, Array]
+
+
+def operands(rng: np.random.Generator, name: str, dtype: str = "float32", integers: bool = False) -> Operands:
+    """Return grad_output, input, weight."""
+    x_shape, w_shape, geometry = PROBLEMS[name]
+    draw = (lambda shape: rng.integers(-3, 4, shape)) if integers else rng.standard_normal
+    x, w = draw(x_shape).astype(dtype), draw(w_shape).astype(dtype)
+    return draw(convbwd.convolution(x, w, **geometry).shape).astype(dtype), x, w
+
+
+def run(name: str, arrays: Operands, **how: str) -> dict[str, Array]:
+    """Return the results by name."""
+    geometry, (_, x, w) = PROBLEMS[name][2], arrays
+    dx, dw, _ = convbwd.convolution_backward(*arrays, **geometry, **how)
+    return dict(zip(NAMES, (dx, dw, convbwd.convolution(x, w, **geometry, **how)), strict=True))
+
+
+def truth(name: str, arrays: Operands) -> dict[str, Array]:
+    """Return the results in float64."""
+    dy, x, w = (a.astype(np.float64) for a in arrays)
+    return run(name, (dy, x, w), algorithm="reference")
+
+
+def products(name: str, result: str, arrays: Operands) -> int:
+    """Return how many products an element of a result has at most."""
+    dy, x, w = arrays
+    taps = math.prod(w.shape[2:])
+    image = (x if PROBLEMS[name][2].get("transposed") else dy).shape
+    return {
+        "grad_input": dy.shape[1] * taps,
+        "grad_weight": image[0] * math.prod(image[2:]),
+        "output": x.shape[1] * taps,
+    }[result]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_each_takes_what_it_may(rng: np.random.Generator, name: str, precision: str) -> None:
+    text = _core.plan(*operands(rng, name), **PROBLEMS[name][2], precision=precision)["explain"]
+    assert ("winograd" in text) == (precision != "strict" and not BLAS_SERVES), text
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_strict_bounds_the_error_of_each_element(rng: np.random.Generator, name: str, dtype: str) -> None:
+    dy, x, w = operands(rng, name, dtype)
+    # Magnitudes that differ between neighbours, which transforms would mix.
+    arrays = tuple(a * np.exp(2 * rng.standard_normal(a.shape)).astype(dtype) for a in (dy, x, w))
+    exact, magnitude = truth(name, arrays), truth(name, tuple(np.abs(a) for a in arrays))
+    for result, got in run(name, arrays, precision="strict").items():
+        bound = (4 + math.sqrt(products(name, result, arrays))) * np.finfo(dtype).eps * magnitude[result]
+        assert (np.abs(got - exact[result]) <= bound).all(), result
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_strict_keeps_the_footprint_of_what_is_not_finite(rng: np.random.Generator, name: str) -> None:
+    dy, x, w = operands(rng, name)
+    for a, value in ((dy, np.nan), (x, np.inf), (w, -np.inf)):
+        a[tuple(rng.integers(0, a.shape))] = value
+    exact = truth(name, (dy, x, w))
+    for result, got in run(name, (dy, x, w), precision="strict").items():
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(exact[result]), result)
+        np.testing.assert_array_equal(np.isinf(got), np.isinf(exact[result]), result)
+
+
+@pytest.mark.parametrize("precision", ["strict", "default"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_integers_are_exact(rng: np.random.Generator, name: str, precision: str) -> None:
+    arrays = operands(rng, name, integers=True)
+    exact = truth(name, arrays)
+    for result, got in run(name, arrays, precision=precision).items():
+        np.testing.assert_array_equal(got, exact[result], result)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "reference"])
+def test_other_algorithms_take_no_notice(rng: np.random.Generator, algorithm: str) -> None:
+    arrays = operands(rng, "two dimensions")
+    outcomes = {
+        b"".join(a.tobytes() for a in run("two dimensions", arrays, algorithm=algorithm, precision=precision).values())
+        for precision in PRECISIONS
+    }
+    assert len(outcomes) == 1
