@@ -90,10 +90,10 @@ class Gather : public testing::TestWithParam<GatherCase> {
 template <class T>
 void check_gather(const GatherKernel<T>& kernel) {
   Random random(kernel.nr);
-  constexpr std::int64_t kImage = 600;
+  constexpr std::int64_t kImage = 900;
   const std::vector<T> image = integers<T>(random, kImage);
   const T* x = image.data() + kImage / 2;
-  const std::vector<std::vector<std::int64_t>> lengths = {{}, {1}, {0}, {7}, {3, 0, 5}, {1, 1, 1, 1}, {16, 9}};
+  const std::vector<std::vector<std::int64_t>> lengths = {{}, {1}, {0}, {7}, {3, 0, 5}, {1, 1, 1, 1}, {16, 9}, {33, 2}};
   for (const std::ptrdiff_t xstep : {1, 7, -1, -5, 0})
     for (const std::ptrdiff_t bstep : {kernel.nr, kernel.nr + 3})
       for (const auto& segment_lengths : lengths)
@@ -129,10 +129,32 @@ void check_gather(const GatherKernel<T>& kernel) {
 
 TEST_P(Gather, MultipliesGatheredRowsByAPanel) {
   const auto [isa, wide, number] = GetParam();
+  const auto check = [i = number](const auto& set) {
+    check_gather(set.gather[i]);
+    check_gather(set.blocked[i]);
+  };
   if (wide)
-    check_gather(kernel_set<double>(isa).gather[number]);
+    check(kernel_set<double>(isa));
   else
-    check_gather(kernel_set<float>(isa).gather[number]);
+    check(kernel_set<float>(isa));
+}
+
+// 1 added to a large number is lost, the sum of a block of ones is not.
+TEST_P(Gather, BlocksAreSummedOnTheirOwn) {
+  const auto check = [i = GetParam().number](const auto& set, auto zero) {
+    using T = decltype(zero);
+    const GatherKernel<T>& kernel = set.blocked[i];
+    std::vector<T> x(32, T{1}), b(static_cast<std::size_t>(kernel.nr), T{1}), c(b.size());
+    x[0] = 2 / std::numeric_limits<T>::epsilon();
+    const std::ptrdiff_t row = 0, crow = 0;
+    const Segment segment{0, 0, 32};
+    kernel.run(1, x.data(), &row, 1, &segment, 1, b.data(), 0, c.data(), &crow, false);
+    for (const T sum : c) EXPECT_EQ(sum, x[0] + 16);
+  };
+  if (GetParam().wide)
+    check(kernel_set<double>(GetParam().isa), double{});
+  else
+    check(kernel_set<float>(GetParam().isa), float{});
 }
 
 // Padding is never multiplied, so what is not finite goes where the definition says and nowhere else.
@@ -188,6 +210,8 @@ TEST_P(Kernels, TilesAreConsistent) {
     for (int i = 0; i < set.gather_count; ++i) {
       EXPECT_EQ(set.gather[i].nr, (i + 1) * set.lanes);
       EXPECT_GE(set.gather[i].mr, 1);
+      EXPECT_EQ(set.blocked[i].nr, set.gather[i].nr);
+      EXPECT_EQ(set.blocked[i].mr, set.gather[i].mr);
     }
     EXPECT_STREQ(set.name, name_of(std::get<0>(GetParam())));
   });

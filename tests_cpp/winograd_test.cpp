@@ -1,4 +1,5 @@
-// Winograd passes, forced, on every instruction set and with every plan that a shrinking budget leads to.
+// Winograd passes, forced to each size of tile, on every instruction set and with every plan that a shrinking budget
+// leads to.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,6 +30,7 @@ namespace {
 
 constexpr std::size_t kNoLimit = std::size_t{1} << 40;
 constexpr int kThreads = 3;
+constexpr int kTiles[] = {2, 4};  // outputs along an axis
 constexpr Unknown kUnknowns[] = {Unknown::x, Unknown::w, Unknown::y};
 using Types = std::array<DType, 3>;
 using Layouts = std::array<Layout, 3>;
@@ -64,6 +66,7 @@ class Call {
   std::size_t result() const { return unknown_ == Unknown::x ? 0 : unknown_ == Unknown::w ? 1 : 2; }
 
   bool dense() const { return layouts_ == Layouts{}; }
+  bool rounds() const { return size_of(types_[result()]) == 2; }
 
   // Sets every element of the operands to f().
   template <class F>
@@ -123,22 +126,38 @@ class Call {
   std::unique_ptr<TestTensor> bias_;
 };
 
-// Every plan that smaller and smaller budgets lead to, on every instruction set.
 template <class T>
-void check_all(const Call& call) {
+std::unique_ptr<Pass> make(int tile, PassSpec spec, const KernelSet<T>& kernels) {
+  spec.precision = tile > 2 ? Precision::fast : Precision::default_;
+  auto pass = make_winograd(spec, kernels, std::numeric_limits<double>::infinity(), tile);
+  const std::string name = "F(" + std::to_string(tile) + 'x' + std::to_string(tile) + ", 3x3)";
+  EXPECT_TRUE(!pass || pass->explain().find(name) != std::string::npos) << pass->explain();
+  return pass;
+}
+
+// Every plan that smaller and smaller budgets lead to, on every instruction set. With tiles of 2 integers must be
+// exact, with tiles of 4 errors small beside the largest result: 40 eps, or what the result's own rounding may add.
+template <class T>
+void check_all(const Call& call, int tile) {
+  const double rounding = call.rounds() ? 0x1p-7 : 40 * static_cast<double>(std::numeric_limits<T>::epsilon());
+  const double most = tile > 2 ? rounding : 0;
   const std::vector<double> expected = call.expected();
+  double largest = 0;
+  for (const double e : expected) largest = std::max(largest, std::abs(e));
   for (const Isa isa : compiled_isas()) {
     if (!supported(isa)) continue;
     std::string last;
-    auto pass = make_winograd(call.spec(kNoLimit), kernel_set<T>(isa));
+    auto pass = make(tile, call.spec(kNoLimit), kernel_set<T>(isa));
     ASSERT_NE(pass, nullptr);
-    for (std::size_t budget = kNoLimit; pass; pass = make_winograd(call.spec(budget), kernel_set<T>(isa))) {
+    for (std::size_t budget = kNoLimit; pass; pass = make(tile, call.spec(budget), kernel_set<T>(isa))) {
       EXPECT_TRUE(!call.dense() || pass->workspace_bytes() <= budget)
           << budget << " bytes allowed: " << pass->explain();
       if (pass->explain() != last) {
         last = pass->explain();
         const std::vector<double> got = call.run(*pass);
-        const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+        const auto same = [&](double a, double b) {
+          return a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= most * largest;
+        };
         const auto wrong = std::mismatch(got.begin(), got.end(), expected.begin(), same);
         ASSERT_TRUE(wrong.first == got.end()) << "element " << wrong.first - got.begin() << " of " << got.size()
                                               << " is " << *wrong.first << ", not " << *wrong.second << '\n'
@@ -150,7 +169,7 @@ void check_all(const Call& call) {
 }
 
 template <class T>
-void check_integers(const Problem& p) {
+void check_integers(const Problem& p, int tile) {
   constexpr DType t = compute_dtype<T>;
   const Layouts dense{}, other{Layout::channels_last, Layout::permuted, Layout::gaps};
   Random random(41);
@@ -159,7 +178,7 @@ void check_integers(const Problem& p) {
                                          std::pair{Types{DType::float16, t, DType::bfloat16}, dense}}) {
       Call call(p, unknown, types, layouts, layouts != dense);
       call.fill_integers(random);
-      check_all<T>(call);
+      check_all<T>(call, tile);
       if (testing::Test::HasFailure()) return;
     }
 }
@@ -169,8 +188,10 @@ class Winograd : public testing::TestWithParam<Problem> {
   void SetUp() override { set_num_threads(kThreads); }
 };
 
-TEST_P(Winograd, KeepsIntegersExactInFloat32) { check_integers<float>(GetParam()); }
-TEST_P(Winograd, KeepsIntegersExactInFloat64) { check_integers<double>(GetParam()); }
+TEST_P(Winograd, KeepsIntegersExactInFloat32) { check_integers<float>(GetParam(), 2); }
+TEST_P(Winograd, KeepsIntegersExactInFloat64) { check_integers<double>(GetParam(), 2); }
+TEST_P(Winograd, HasLargerTilesInFloat32) { check_integers<float>(GetParam(), 4); }
+TEST_P(Winograd, HasLargerTilesInFloat64) { check_integers<double>(GetParam(), 4); }
 
 // What is not finite shows exactly where a window touches it.
 TEST_P(Winograd, HasTheFootprintOfDirectSums) {
@@ -185,7 +206,7 @@ TEST_P(Winograd, HasTheFootprintOfDirectSums) {
         Index5 at;
         for (std::size_t a = 0; a < 5; ++a) at[a] = random.integer(0, size[a] - 1);
         call.put(operand, at, value);
-        check_all<float>(call);
+        for (const int tile : kTiles) check_all<float>(call, tile);
         if (HasFailure()) return;
       }
 }
@@ -193,7 +214,8 @@ TEST_P(Winograd, HasTheFootprintOfDirectSums) {
 TEST_P(Winograd, HasTheSameBitsForAllThreadsAndLayouts) {
   const KernelSet<float>& kernels = kernel_set<float>(active_isa());
   for (const Unknown unknown : kUnknowns)
-    for (const std::size_t budget : {kNoLimit, std::size_t{3} << 19}) {
+    for (const auto& [tile, budget] : {std::pair{2, kNoLimit}, std::pair{2, std::size_t{3} << 19},
+                                       std::pair{4, kNoLimit}, std::pair{4, std::size_t{3} << 19}}) {
       std::vector<double> expected;
       for (const int threads : {1, 2, 3, 7})
         for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::reversed}) {
@@ -202,7 +224,7 @@ TEST_P(Winograd, HasTheSameBitsForAllThreadsAndLayouts) {
           Call call(GetParam(), unknown, {DType::float32, DType::bfloat16, DType::float32}, {layout, layout, layout},
                     true);
           call.fill([&] { return random.real(-1, 1); });
-          const auto pass = make_winograd(call.spec(budget, threads), kernels);
+          const auto pass = make(tile, call.spec(budget, threads), kernels);
           if (!pass) continue;
           const std::vector<double> got = call.run(*pass);
           if (expected.empty()) expected = got;
@@ -216,7 +238,7 @@ TEST_P(Winograd, HasTheSameBitsForAllThreadsAndLayouts) {
 INSTANTIATE_TEST_SUITE_P(, Winograd, testing::ValuesIn(problems()),
                          [](const auto& test) { return to_string(test.param); });
 
-// The largest error of results, and their sum of squares.
+// The largest error of results, and the root of their sum of squares.
 std::array<double, 2> errors(const std::vector<double>& got, const std::vector<double>& truth) {
   std::array<double, 2> e{};
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -224,10 +246,13 @@ std::array<double, 2> errors(const std::vector<double>& got, const std::vector<d
     e[0] = std::max(e[0], d);
     e[1] += d * d;
   }
+  e[1] = std::sqrt(e[1]);
   return e;
 }
 
-TEST(WinogradError, IsBelowThatOfStraightSums) {
+// F(4x4, 3x3): the most that was measured against PyTorch, whose sums are blocked, over the dense 3x3 shapes of
+// bench/shapes.json is 4.3 (largest error) and 3.0 (root mean square).
+TEST(WinogradError, IsBelowThatOfStraightSumsOrAFewTimesIt) {
   set_num_threads(kThreads);
   constexpr DType f = DType::float32;
   const Problem image = problem(2, 1, 96, 80, {1, 15, 14}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
@@ -242,12 +267,15 @@ TEST(WinogradError, IsBelowThatOfStraightSums) {
           for (int i = 0; i < 6; ++i) sum += random.real(-1, 1);  // about normal
           return rectified ? std::max(sum, 0.0) : sum;
         });
-        const auto pass = make_winograd(call.spec(kNoLimit), kernel_set<float>(active_isa()));
-        ASSERT_NE(pass, nullptr);
         const std::vector<double> truth = call.expected();
-        const auto ours = errors(call.run(*pass), truth), straight = errors(call.straight(), truth);
-        EXPECT_LE(ours[0], straight[0]) << pass->explain();
-        EXPECT_LE(ours[1], straight[1]) << pass->explain();
+        const auto straight = errors(call.straight(), truth);
+        for (const auto& [tile, times] : {std::pair{2, 1.0}, std::pair{4, 2.5}}) {
+          const auto pass = make(tile, call.spec(kNoLimit), kernel_set<float>(active_isa()));
+          ASSERT_NE(pass, nullptr);
+          const auto ours = errors(call.run(*pass), truth);
+          EXPECT_LE(ours[0], times * straight[0]) << pass->explain();
+          EXPECT_LE(ours[1], times * straight[1]) << pass->explain();
+        }
       }
 }
 
@@ -257,18 +285,19 @@ TEST(WinogradGuard, LeavesSpikesToDirectSums) {
   constexpr DType f = DType::float32;
   const Problem p = problem(2, 1, 64, 64, {1, 20, 20}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
   const KernelSet<float>& kernels = kernel_set<float>(active_isa());
-  for (const Unknown unknown : kUnknowns) {
-    Call call(p, unknown, {f, f, f}, {}, false);
-    Random random(45);
-    call.fill([&] { return random.real(-1, 1); });
-    const auto direct = unknown == Unknown::w ? make_gather_weights(call.spec(kNoLimit), kernels)
-                                              : make_gather(call.spec(kNoLimit), kernels);
-    const auto pass = make_winograd(call.spec(kNoLimit), kernels);
-    ASSERT_NE(pass, nullptr);
-    EXPECT_NE(call.run(*pass), call.run(*direct));
-    call.put(unknown == Unknown::x ? 2 : 0, {1, 40, 0, 7, 8}, 1e4);
-    EXPECT_EQ(call.run(*pass), call.run(*direct));
-  }
+  for (const int tile : kTiles)
+    for (const Unknown unknown : kUnknowns) {
+      Call call(p, unknown, {f, f, f}, {}, false);
+      Random random(45);
+      call.fill([&] { return random.real(-1, 1); });
+      const auto direct = unknown == Unknown::w ? make_gather_weights(call.spec(kNoLimit), kernels)
+                                                : make_gather(call.spec(kNoLimit), kernels);
+      const auto pass = make(tile, call.spec(kNoLimit), kernels);
+      ASSERT_NE(pass, nullptr);
+      EXPECT_NE(call.run(*pass), call.run(*direct));
+      call.put(unknown == Unknown::x ? 2 : 0, {1, 40, 0, 7, 8}, 1e4);
+      EXPECT_EQ(call.run(*pass), call.run(*direct));
+    }
 }
 
 TEST(WinogradGuard, NoticesSumsThatAreNotFinite) {
@@ -276,6 +305,23 @@ TEST(WinogradGuard, NoticesSumsThatAreNotFinite) {
   for (const Isa isa : kIsas) {
     const bool noticed = !supported(isa) || std::isnan(kernel_set<float>(isa).peak(large.data(), 1 << 13));
     EXPECT_TRUE(noticed) << name_of(isa);
+  }
+}
+
+TEST(WinogradPlan, TakesLargeTilesOnlyWhereFastAndCheaper) {
+  constexpr DType f = DType::float32;
+  for (const Unknown unknown : kUnknowns) {
+    const auto tile_of = [&](const Problem& p, Precision precision) {
+      PassSpec spec = Call(p, unknown, {f, f, f}, {}, false).spec(kNoLimit);
+      spec.precision = precision;
+      const std::string text = make_winograd(spec, kernel_set<float>(active_isa()))->explain();
+      return text.substr(text.find("F("), 6);
+    };
+    const Problem wide = problem(2, 1, 64, 64, {1, 30, 30}, {1, 3, 3});
+    const Problem small = problem(64, 1, 64, 64, {1, 2, 2}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
+    EXPECT_EQ(tile_of(wide, Precision::default_), "F(2x2,");
+    EXPECT_EQ(tile_of(wide, Precision::fast), "F(4x4,");
+    EXPECT_EQ(tile_of(small, Precision::fast), "F(2x2,");
   }
 }
 

@@ -12,9 +12,9 @@ from convbwd import _core
 
 # Input shape, weight shape, geometry.
 PROBLEMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "two dimensions": ((2, 64, 28, 28), (64, 64, 3, 3), {"padding": 1}),
+    "two dimensions": ((2, 64, 48, 48), (64, 64, 3, 3), {"padding": 1}),
     "three dimensions": ((1, 48, 6, 20, 20), (48, 48, 3, 3, 3), {"padding": 1}),
-    "transposed": ((2, 64, 26, 26), (64, 64, 3, 3), {"transposed": True, "padding": 1}),
+    "transposed": ((2, 64, 46, 46), (64, 64, 3, 3), {"transposed": True, "padding": 1}),
 }
 NAMES = ("grad_input", "grad_weight", "output")
 INFO = convbwd.build_info()
@@ -39,9 +39,9 @@ def run(name: str, arrays: Operands, **how: str) -> dict[str, Array]:
 
 
 def truth(name: str, arrays: Operands) -> dict[str, Array]:
-    """Return the results in float64."""
+    """Return the results in float64; plain loops where the operands have that type already."""
     dy, x, w = (a.astype(np.float64) for a in arrays)
-    return run(name, (dy, x, w), algorithm="reference")
+    return run(name, (dy, x, w), algorithm="reference" if arrays[0].dtype == np.float64 else "direct")
 
 
 def products(name: str, result: str, arrays: Operands) -> int:
@@ -61,6 +61,7 @@ def products(name: str, result: str, arrays: Operands) -> int:
 def test_each_takes_what_it_may(rng: np.random.Generator, name: str, precision: str) -> None:
     text = _core.plan(*operands(rng, name), **PROBLEMS[name][2], precision=precision)["explain"]
     assert ("winograd" in text) == (precision != "strict" and not BLAS_SERVES), text
+    assert ("F(4x4, 3x3)" in text) == (precision == "fast" and not BLAS_SERVES), text
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -93,6 +94,31 @@ def test_integers_are_exact(rng: np.random.Generator, name: str, precision: str)
     exact = truth(name, arrays)
     for result, got in run(name, arrays, precision=precision).items():
         np.testing.assert_array_equal(got, exact[result], result)
+
+
+@pytest.mark.parametrize(("precision", "largest"), [("default", 6), ("fast", 16)])
+@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_error_of_a_result_as_a_whole(
+    rng: np.random.Generator, name: str, rectified: bool, precision: str, largest: float
+) -> None:
+    dy, x, w = operands(rng, name)
+    if rectified:
+        dy, x = np.maximum(dy, 0), np.maximum(x, 0)
+    exact = truth(name, (dy, x, w))
+    for result, got in run(name, (dy, x, w), precision=precision).items():
+        error = np.abs(got - exact[result]).max() / np.abs(exact[result]).max()
+        assert error <= largest * np.finfo(np.float32).eps, result
+
+
+@pytest.mark.parametrize("precision", ["default", "fast"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e9])
+def test_what_must_not_be_mixed_is_left_to_strict(rng: np.random.Generator, precision: str, value: float) -> None:
+    dy, x, w = operands(rng, "two dimensions")
+    dy[0, 3, 7, 8] = x[1, 2, 9, 9] = value
+    strict = run("two dimensions", (dy, x, w), precision="strict")
+    for result, got in run("two dimensions", (dy, x, w), precision=precision).items():
+        np.testing.assert_array_equal(got, strict[result], result)
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])

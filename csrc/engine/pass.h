@@ -105,10 +105,11 @@ std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernel
 template <class T>
 std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown w
 std::unique_ptr<Pass> make_reference(const PassSpec& spec);                          // any
-/// Any unknown, dense 3x3 windows; null too where it would take more than `most` of a direct pass's time.
+/// Any unknown, dense 3x3 windows, by tiles of at least `least_tile` outputs along an axis (those of more than 2 only
+/// if the precision is fast); null too where it would take more than `most` of a direct pass's time.
 template <class T>
 std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
-                                    double most = std::numeric_limits<double>::infinity());
+                                    double most = std::numeric_limits<double>::infinity(), int least_tile = 0);
 /// On a matrix unit: unknown x, y, and unknown w.
 std::unique_ptr<GuardedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
                                          const MatrixKernels& unit);

@@ -9,10 +9,12 @@ template <class T>
 class Winograd final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::depth_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch;
+      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::tile_, Base::border_, Base::frequencies_,
+      Base::taps_, Base::first_;
 
  public:
-  Winograd(const PassSpec& spec, const KernelSet<T>& kernels) : Base(spec, kernels), to_x_(spec.unknown == Unknown::x) {
+  Winograd(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms)
+      : Base(spec, kernels, transforms), to_x_(spec.unknown == Unknown::x) {
     const Problem& p = spec_.problem;
     cs_ = to_x_ ? p.co : p.ci;
     cd_ = to_x_ ? p.ci : p.co;
@@ -29,7 +31,7 @@ class Winograd final : public Tiled<T> {
       for (const bool prepack : {true, false}) {
         const Index planes = depth_ > 1 ? 2 : 1;
         const Index most = (prepack ? kSharedBytes : kOwnBytes) /
-                           (kFrequencies * static_cast<Index>(sizeof(T)) * (planes * cs_ + width_));
+                           (frequencies_ * static_cast<Index>(sizeof(T)) * (planes * cs_ + width_));
         for (Index tiles = std::clamp(most, 2 * kLeastTiles, kMostTiles); tiles >= kLeastTiles; tiles = tiles * 3 / 4)
           if (configure(tiles, prepack, least)) return true;
       }
@@ -38,15 +40,15 @@ class Winograd final : public Tiled<T> {
 
   // Time relative to a direct pass: products, transforms of tiles and results, weights.
   double cost() const {
-    return this->products(to_x_ ? spec_.problem.x : spec_.problem.y, chunk_ * depth_) +
-           this->relative(75, cd_ * depth_) + this->relative(60, cs_ * depth_) +
-           this->relative(150, prepack_ ? boxes_ * step_.tiles() : step_.tiles());
+    return this->products(to_x_ ? spec_.problem.x : spec_.problem.y, chunk_ * depth_, {7, 7}) +
+           this->relative({75, 520}, cd_ * depth_) + this->relative({60, 400}, cs_ * depth_) +
+           this->relative({150, 340}, prepack_ ? boxes_ * step_.tiles() : step_.tiles());
   }
 
   std::string explain() const override {
     std::ostringstream s;
-    s << "winograd " << (to_x_ ? "x" : "y") << " F(2x2, 3x3) (" << kernels_.name << "): boxes of " << step_.n << 'x'
-      << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
+    s << "winograd " << (to_x_ ? "x" : "y") << " " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n
+      << 'x' << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
       << " source channels, panels of " << width_ << " of " << cd_ << "; weights transformed "
       << (prepack_ ? "once" : "by tasks") << "; " << tasks_ << " tasks, " << this->workspace_bytes() << " bytes";
     return s.str();
@@ -69,7 +71,7 @@ class Winograd final : public Tiled<T> {
       parallel_for(groups * panels_ * chunks, slots, [&](Index i, int slot) {
         const Index k0 = i % chunks * chunk_, panel = i / chunks % panels_, g = i / chunks / panels_;
         weights(o.w, g, panel, k0, slot_of(slot).weights,
-                all.u + i / chunks * kFrequencies * ustep_ + k0 * depth_ * panel_columns(panel));
+                all.u + i / chunks * frequencies_ * ustep_ + k0 * depth_ * panel_columns(panel));
       });
     const auto transform_one = [&](Index i, Index vector, const Slot& s) {
       if (fit.load(std::memory_order_relaxed))
@@ -125,17 +127,17 @@ class Winograd final : public Tiled<T> {
   }
   Shared carve_shared(Carver& carver) const {
     Shared s{};
-    if (prepack_) s.u = carver.take<T>(spec_.problem.groups * panels_ * kFrequencies * ustep_);
-    if (together_) s.v = carver.take<T>(kFrequencies * vstep_);
+    if (prepack_) s.u = carver.take<T>(spec_.problem.groups * panels_ * frequencies_ * ustep_);
+    if (together_) s.v = carver.take<T>(frequencies_ * vstep_);
     return s;
   }
   Slot carve(Carver& carver) const {
     Slot s{};
-    if (!together_) s.v = carver.take<T>(kFrequencies * vstep_);
-    if (!prepack_) s.u = carver.take<T>(kFrequencies * ustep_);
-    s.m = carver.take<T>(kFrequencies * mstep_);
-    s.pixels = carver.take<T>(std::max(this->window_elements(depth_ - 1, 4), 4 * step_.tiles() * width_));
-    s.weights = carver.take<T>(kWeightBlock * 9 * depth_ * width_ + lanes_);
+    if (!together_) s.v = carver.take<T>(frequencies_ * vstep_);
+    if (!prepack_) s.u = carver.take<T>(frequencies_ * ustep_);
+    s.m = carver.take<T>(frequencies_ * mstep_);
+    s.pixels = carver.take<T>(std::max(this->window_elements(), tile_[0] * tile_[1] * step_.tiles() * width_));
+    s.weights = carver.take<T>(kWeightBlock * taps_ * depth_ * width_ + lanes_);
     s.lines = carver.take<T>(kStoreRows * lanes_);
     s.bias = carver.take<T>(width_);
     return s;
@@ -145,10 +147,11 @@ class Winograd final : public Tiled<T> {
   // Transforms the weights of a panel for source channels [k0, k0 + chunk_) to u[frequency][d][source channel][column].
   void weights(const View& w, Index g, Index panel, Index k0, T* scratch, T* u) const {
     const std::size_t along_n = to_x_ ? 1 : 0, along_k = 1 - along_n;
-    const Index taps = 9 * depth_, columns = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
+    const Index window_h = spec_.problem.w[1], window_w = spec_.problem.w[2];
+    const Index taps = taps_ * depth_, columns = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
     for (Index k = k0; k < k1; k += kWeightBlock) {
       const Index count = std::min(kWeightBlock, k1 - k);
-      Index5 at{}, size{0, 0, depth_, 3, 3}, step{0, 0, 9, 3, 1};
+      Index5 at{}, size{0, 0, depth_, window_h, window_w}, step{0, 0, taps_, window_w, 1};
       at[0] = g * spec_.problem.co;
       at[along_n] += panel * width_, size[along_n] = std::min(width_, cd_ - panel * width_);
       at[along_k] += k, size[along_k] = count;
@@ -161,9 +164,9 @@ class Winograd final : public Tiled<T> {
       std::fill_n(scratch + count * columns * taps, lanes_, T{});
       for (Index d = 0; d < depth_; ++d)
         for (Index i = 0; i < count; ++i)
-          kernels_.winograd.weights(u + (d * (k1 - k0) + k - k0 + i) * columns, ustep_,
-                                    scratch + i * step[along_k] + (to_x_ ? depth_ - 1 - d : d) * 9, step[along_n],
-                                    static_cast<int>(columns / lanes_), to_x_);
+          transforms_.weights(u + (d * (k1 - k0) + k - k0 + i) * columns, ustep_,
+                              scratch + i * step[along_k] + (to_x_ ? depth_ - 1 - d : d) * taps_, step[along_n],
+                              static_cast<int>(columns / lanes_), to_x_);
     }
   }
 
@@ -171,15 +174,15 @@ class Winograd final : public Tiled<T> {
   bool transform(const Operands& o, Index g, const Box& b, Index vector, T* pixels, T* v) const {
     const Index c = vector * lanes_;
     v += c / chunk_ * source_tiles_ * chunk_ + c % chunk_;
-    return this->each_row(to_x_ ? o.y : o.x, g * cs_ + c, std::min(lanes_, cs_ - c), b, first_, depth_ - 1, 4, pixels,
+    return this->each_row(to_x_ ? o.y : o.x, g * cs_ + c, std::min(lanes_, cs_ - c), b, true, pixels,
                           [&](const T* const* rows, Index first, Index width, Index tile) {
-                            kernels_.winograd.image(v + tile * chunk_, vstep_, chunk_, rows, first, width, b.w);
+                            transforms_.image(v + tile * chunk_, vstep_, chunk_, rows, first, width, b.w);
                           });
   }
 
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const T* packed, const Slot& s) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_), plane = b.h * b.w;
-    const GatherKernel<T>& kernel = this->kernel(n);
+    const GatherKernel<T>& kernel = (tile_[0] > 2 ? kernels_.blocked : kernels_.gather)[ceil_div(n, lanes_) - 1];
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
     const Index tiles = b.tiles(), volume = b.d * plane;
     for (Index t = 0; t < tiles; ++t) {
@@ -189,12 +192,12 @@ class Winograd final : public Tiled<T> {
     Segment segments[kMostDepth];
     for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
       k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
-      const T* u = packed + (g * panels_ + panel) * kFrequencies * ustep_;
+      const T* u = packed + (g * panels_ + panel) * frequencies_ * ustep_;
       if (!prepack_) {
         weights(o.w, g, panel, k0, s.weights, s.u);
         u = s.u;
       }
-      for (Index f = 0; f < kFrequencies; ++f) {
+      for (Index f = 0; f < frequencies_; ++f) {
         for (Index k = k0; k < k1; k += chunk_) {
           const Index len = std::min(chunk_, k1 - k);
           for (Index d = 0; d < depth_; ++d) segments[d] = {d * plane * chunk_, d * len * columns, len};
@@ -212,16 +215,19 @@ class Winograd final : public Tiled<T> {
     const View& d = to_x_ ? o.x : o.y;
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_),
                 channel = g * cd_ + panel * width_;
-    Window w = this->window(d, b, {0, 0, 0}, 0, 2);
+    Window w = this->window(d, b, false);
     const Index row = w.size[4] * columns, plane = w.size[3] * row;
     bool good = true;
     const T* m = s.m;
     for (Index i = 0; i < b.n * b.d; ++i)
       for (Index h = 0; h < b.h; ++h, m += b.w * columns)
         for (Index j = 0; j < columns; j += lanes_) {
-          T* out = s.pixels + i * plane + 2 * h * row + j;
-          T* rows[2] = {out, 2 * h + 1 < w.size[3] ? out + row : nullptr};
-          good &= kernels_.winograd.output(rows, columns, w.size[4], m + j, mstep_, columns, b.w);
+          T* rows[kMostRows];
+          for (Index r = 0; r < tile_[0]; ++r) {
+            const Index y = tile_[0] * h + r;
+            rows[r] = y < w.size[3] ? s.pixels + i * plane + y * row + j : nullptr;
+          }
+          good &= transforms_.output(rows, columns, w.size[4], m + j, mstep_, columns, b.w);
         }
     if (o.bias.data) {
       load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
@@ -243,7 +249,6 @@ class Winograd final : public Tiled<T> {
 
   bool to_x_, prepack_ = false, together_ = false;
   Index cs_, cd_, width_, panels_;
-  Index3 first_{};  // tap u of the transform reads source position destination + first + u
   Index chunk_ = 1, ustep_ = 0, vstep_ = 0, mstep_ = 0;
 };
 
@@ -258,21 +263,21 @@ bool applies(const Problem& p) {
          p.w[0] <= winograd::kMostDepth && p.ci >= winograd::kLeastChannels && p.co >= winograd::kLeastChannels;
 }
 
-template <class T>
-winograd::Offer offer(const PassSpec& spec, const KernelSet<T>& kernels) {
-  if (!applies(spec.problem)) return {};
-  return spec.unknown == Unknown::w ? winograd::offer_weights(spec, kernels)
-                                    : winograd::offer<winograd::Winograd<T>>(spec, kernels);
-}
-
 }  // namespace
 
 template <class T>
-std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels, double most) {
-  winograd::Offer o = offer(spec, kernels);
-  return o.cost < most ? std::move(o.pass) : nullptr;
+std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels, double most, int least_tile) {
+  winograd::Offer best{nullptr, most};
+  if (!applies(spec.problem)) return nullptr;
+  for (const WinogradKernels<T>& transforms : kernels.winograd) {
+    if (transforms.tile[0] < least_tile || (transforms.tile[0] > 2 && spec.precision != Precision::fast)) continue;
+    winograd::Offer o = spec.unknown == Unknown::w ? winograd::offer_weights(spec, kernels, transforms)
+                                                   : winograd::offer<winograd::Winograd<T>>(spec, kernels, transforms);
+    if (o.pass && o.cost < best.cost) best = std::move(o);
+  }
+  return std::move(best.pass);
 }
-template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<float>&, double);
-template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<double>&, double);
+template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<float>&, double, int);
+template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<double>&, double, int);
 
 }  // namespace convbwd

@@ -1,9 +1,10 @@
-// 3x3 windows with 2.25 times fewer multiplications: Winograd F(2x2, 3x3) on h and w, the taps of d summed directly.
+// Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer) or F(4x4, 3x3) (4 times) on h and w,
+// the taps of d summed directly.
 //
-// Images are cut into boxes of tiles (2x2 outputs each). The tiles of a box are transformed to sixteen frequencies,
-// each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk at a time,
-// so that they are no less accurate than straight ones. What transforms must not mix (values that are not finite, or a
-// few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
+// Images are cut into boxes of tiles (2x2 or 4x4 outputs each). The tiles of a box are transformed to 16 or 36
+// frequencies, each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk
+// at a time, so that they are no less accurate than straight ones. What transforms must not mix (values that are not
+// finite, or a few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
 //
 // winograd.cpp computes images (unknown x and y), winograd_weights.cpp weights (unknown w).
 #pragma once
@@ -18,7 +19,6 @@
 
 namespace convbwd::winograd {
 
-constexpr Index kFrequencies = 16;
 constexpr Index kMostTiles = 128, kLeastTiles = 16;  // of a box
 constexpr Index kChunk = 64;                         // products of a call's sum: 0.3 to 0.8 of a straight sum's error
 constexpr Index kWeightBlock = 8;                    // source channels whose weights are brought in at a time
@@ -27,6 +27,7 @@ constexpr Index kWeightBlock = 8;                    // source channels whose we
 constexpr Index kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
 constexpr Index kMinTasks = 8;
 constexpr Index kStoreRows = 64;
+constexpr Index kMostRows = 6;  // that a tile reads
 constexpr Index kMostDepth = 16;
 constexpr Index kLeastChannels = 32;  // transforms of fewer cost more than they save
 constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
@@ -50,8 +51,16 @@ inline Index even_part(Index size, Index most) {
 template <class T>
 class Tiled : public SlottedPass {
  public:
-  Tiled(const PassSpec& spec, const KernelSet<T>& kernels)
-      : SlottedPass(spec), kernels_(kernels), depth_(spec.problem.w[0]), lanes_(kernels.lanes) {}
+  Tiled(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms)
+      : SlottedPass(spec),
+        kernels_(kernels),
+        transforms_(transforms),
+        tile_{transforms.tile[0], transforms.tile[1]},
+        border_{transforms.window[0] - 1, transforms.window[1] - 1},
+        frequencies_((tile_[0] + border_[0]) * (tile_[1] + border_[1])),
+        depth_(spec.problem.w[0]),
+        taps_(spec.problem.w[1] * spec.problem.w[2]),
+        lanes_(kernels.lanes) {}
   std::size_t workspace_bytes() const override {
     return std::max(SlottedPass::workspace_bytes(), direct_->workspace_bytes());
   }
@@ -59,7 +68,7 @@ class Tiled : public SlottedPass {
  protected:
   // Cuts the outputs of n images into boxes of about so many tiles, source planes shared by neighbours along d.
   void cut(Index n, const Index3& out, Index tiles) {
-    const Index size[4] = {n, out[0], ceil_div(out[1], 2), ceil_div(out[2], 2)};
+    const Index size[4] = {n, out[0], ceil_div(out[1], tile_[0]), ceil_div(out[2], tile_[1])};
     Index* const step[4] = {&step_.n, &step_.d, &step_.h, &step_.w};
     *step[1] = depth_ > 1 ? even_part(size[1], 4) : 1;
     Index room = tiles / *step[1];
@@ -81,11 +90,13 @@ class Tiled : public SlottedPass {
     const auto part = [&](int a) { return std::min(step[a], size_[a] - at[a]); };
     return {at[0], part(0), at[1], part(1), at[2], part(2), at[3], part(3)};
   }
-  // Pixels 2*tile + first .. + height of an image, `planes` more than the box has along d.
-  static Window window(const View& v, const Box& b, const Index3& first, Index planes, Index height) {
+  // The pixels that the tiles of a box read of a source image, or their outputs.
+  Window window(const View& v, const Box& b, bool source) const {
     Window s;
-    const Index lo[5] = {b.n0, 0, b.d0 + first[0], 2 * b.h0 + first[1], 2 * b.w0 + first[2]};
-    const Index extent[5] = {b.n, 0, b.d + planes, 2 * b.h + height - 2, 2 * b.w + height - 2};
+    const Index3 first = source ? first_ : Index3{};
+    const Index lo[5] = {b.n0, 0, b.d0 + first[0], tile_[0] * b.h0 + first[1], tile_[1] * b.w0 + first[2]};
+    const Index extent[5] = {b.n, 0, b.d + source * (depth_ - 1), tile_[0] * b.h + source * border_[0],
+                             tile_[1] * b.w + source * border_[1]};
     for (std::size_t a = 0; a < 5; ++a) {
       s.at[a] = std::clamp<Index>(lo[a], 0, v.size[a]);
       s.size[a] = std::clamp<Index>(lo[a] + extent[a], s.at[a], v.size[a]) - s.at[a];
@@ -93,17 +104,18 @@ class Tiled : public SlottedPass {
     return s;
   }
   // Elements for one vector of channels of the largest window, and a row of zeros.
-  Index window_elements(Index planes, Index height) const {
-    const Index row = 2 * step_.w + height - 2;
-    return (step_.n * (step_.d + planes) * (2 * step_.h + height - 2) + 1) * row * lanes_;
+  Index window_elements() const {
+    const Index row = tile_[1] * step_.w + border_[1];
+    return (step_.n * (step_.d + depth_ - 1) * (tile_[0] * step_.h + border_[0]) + 1) * row * lanes_;
   }
 
   // Brings in channels [c, c + live) of a box and calls f(rows, first column, width, tile) for every row of its tiles.
   // Returns whether transforms may mix the values.
   template <class F>
-  bool each_row(const View& image, Index c, Index live, const Box& b, const Index3& first, Index planes, Index height,
-                T* pixels, F&& f) const {
-    const Window s = window(image, b, first, planes, height);
+  bool each_row(const View& image, Index c, Index live, const Box& b, bool source, T* pixels, F&& f) const {
+    const Window s = window(image, b, source);
+    const Index3 first = source ? first_ : Index3{};
+    const Index height = tile_[0] + source * border_[0], planes = b.d + source * (depth_ - 1);
     const Index row = s.size[4] * lanes_, plane = s.size[3] * row, volume = s.size[2] * plane;
     T* const zeros = pixels + s.size[0] * volume;
     std::fill(live < lanes_ ? pixels : zeros, zeros + row, T{});
@@ -112,15 +124,15 @@ class Tiled : public SlottedPass {
     copy_in(kernels_, pixels, {volume, 1, plane, row, lanes_}, image.at(from.at, from.size));
     Index tile = 0;
     for (Index n = 0; n < b.n; ++n)
-      for (Index d = b.d0 + first[0] - s.at[2]; d < b.d0 + first[0] - s.at[2] + b.d + planes; ++d)
+      for (Index d = b.d0 + first[0] - s.at[2]; d < b.d0 + first[0] - s.at[2] + planes; ++d)
         for (Index h = 0; h < b.h; ++h, tile += b.w) {
-          const T* rows[4];
+          const T* rows[kMostRows];
           for (Index i = 0; i < height; ++i) {
-            const Index y = 2 * (b.h0 + h) + first[1] + i - s.at[3];
+            const Index y = tile_[0] * (b.h0 + h) + first[1] + i - s.at[3];
             const bool inside = d >= 0 && d < s.size[2] && y >= 0 && y < s.size[3];
             rows[i] = inside ? pixels + n * volume + d * plane + y * row : zeros;
           }
-          f(rows, 2 * b.w0 + first[2] - s.at[4], s.size[4], tile);
+          f(rows, tile_[1] * b.w0 + first[2] - s.at[4], s.size[4], tile);
         }
     return static_cast<double>(kernels_.peak(pixels, zeros - pixels)) <= kPeak;
   }
@@ -150,7 +162,11 @@ class Tiled : public SlottedPass {
       }
   }
 
-  const GatherKernel<T>& kernel(Index columns) const { return kernels_.gather[ceil_div(columns, lanes_) - 1]; }
+  std::string name() const {
+    std::ostringstream s;
+    s << "F(" << tile_[0] << 'x' << tile_[1] << ", " << border_[0] + 1 << 'x' << border_[1] + 1 << ')';
+    return s.str();
+  }
   // Odd numbers of cache lines, so that frequencies do not fall on the same cache sets.
   static Index pitch(Index elements) {
     constexpr Index line = 64 / static_cast<Index>(sizeof(T));
@@ -161,19 +177,31 @@ class Tiled : public SlottedPass {
     const Index widest = kernels_.gather_count * lanes_;
     return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
   }
+  // A number for F(2x2, 3x3), and one for F(4x4, 3x3).
+  struct Cycles {
+    double small, large;
+  };
+  double of_tile(Cycles c) const { return tile_[0] > 2 ? c.large : c.small; }
   // Time of the products, relative to a direct pass: tiles beyond the outputs, and calls so short that writing results
-  // shows. Here and below: cycles of a tile and vector (direct: 18 a channel on the other side), estimated from counts
-  // and adjusted by hand to one core of a Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for 7x7 images of
-  // 512 channels and for 32 channels on wide images.
-  double products(const Index3& out, Index call) const {
-    const double covered = static_cast<double>(4 * size_[2] * size_[3]) / static_cast<double>(out[1] * out[2]);
-    return covered / 2.25 * (1 + 7.0 / static_cast<double>(call));
+  // shows (`writing`, in products). Here and below: estimated from counts and adjusted by hand to one core of a
+  // Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
+  // on wide images; within 15 % of seventeen shapes for F(4x4).
+  double products(const Index3& out, Index call, Cycles writing) const {
+    const double all = static_cast<double>(frequencies_ * size_[2] * size_[3]);
+    return all / static_cast<double>(out[1] * out[2] * taps_) * (1 + of_tile(writing) / static_cast<double>(call));
   }
-  static double relative(double cycles, Index of) { return cycles / 18 / static_cast<double>(of); }
+  // Cycles of a tile and vector, relative to a direct pass, which has two products a cycle for each channel on the
+  // other side.
+  double relative(Cycles cycles, Index of) const {
+    return of_tile(cycles) * 2 / static_cast<double>(tile_[0] * tile_[1] * taps_ * of);
+  }
 
   const KernelSet<T>& kernels_;
+  const WinogradKernels<T>& transforms_;
+  const std::array<Index, 2> tile_, border_;  // along h and w: outputs of a tile, pixels more that it reads
+  const Index frequencies_, depth_, taps_, lanes_;
+  Index3 first_{};  // tap u of the transform reads source position destination + first + u
   std::unique_ptr<Pass> direct_;
-  const Index depth_, lanes_;
   Box step_{};
   Index size_[4]{}, count_[4]{}, boxes_ = 1, source_tiles_ = 1;
 };
@@ -184,12 +212,12 @@ struct Offer {
   double cost = 0;
 };
 template <class T>
-Offer offer_weights(const PassSpec& spec, const KernelSet<T>& kernels);
+Offer offer_weights(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms);
 
 /// What `P` offers.
 template <class P, class T>
-Offer offer(const PassSpec& spec, const KernelSet<T>& kernels) {
-  auto pass = std::make_unique<P>(spec, kernels);
+Offer offer(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms) {
+  auto pass = std::make_unique<P>(spec, kernels, transforms);
   if (!pass->plan()) return {};
   const double cost = pass->cost();
   return {std::move(pass), cost};

@@ -8,10 +8,12 @@ template <class T>
 class WinogradWeights final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::depth_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch;
+      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::tile_, Base::border_, Base::frequencies_,
+      Base::taps_, Base::first_;
 
  public:
-  WinogradWeights(const PassSpec& spec, const KernelSet<T>& kernels) : Base(spec, kernels) {
+  WinogradWeights(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms)
+      : Base(spec, kernels, transforms), store_channels_(std::max<Index>(1, kStoreRows / taps_)) {
     const Problem& p = spec_.problem;
     for (std::size_t a = 0; a < 3; ++a) first_[a] = -p.pad_before[a];
     width_ = this->panel_width(p.co);
@@ -33,14 +35,15 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double cost() const {
-    return this->products(spec_.problem.y, step_.tiles()) + this->relative(75, panels_ * width_ * depth_) +
-           this->relative(60, rows_ * depth_) + this->relative(100, boxes_ * step_.tiles());
+    return this->products(spec_.problem.y, step_.tiles(), {10, 10}) +
+           this->relative({110, 520}, panels_ * width_ * depth_) + this->relative({90, 400}, rows_ * depth_) +
+           this->relative({100, 225}, boxes_ * step_.tiles());
   }
 
   std::string explain() const override {
     std::ostringstream s;
-    s << "winograd w F(2x2, 3x3) (" << kernels_.name << "): boxes of " << step_.n << 'x' << step_.d << 'x' << step_.h
-      << 'x' << step_.w << " tiles, " << rows_ << " of " << spec_.problem.ci << " input channels by "
+    s << "winograd w " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n << 'x' << step_.d << 'x'
+      << step_.h << 'x' << step_.w << " tiles, " << rows_ << " of " << spec_.problem.ci << " input channels by "
       << panels_ * width_ << " of " << spec_.problem.co << " output channels a task, " << boxes_ << " boxes in "
       << slabs_ << " slabs; " << tasks_ << " tasks, " << this->workspace_bytes() << " bytes";
     return s.str();
@@ -106,13 +109,13 @@ class WinogradWeights final : public Tiled<T> {
     carve(slot);
     return this->share(results * slabs_, shared_bytes, static_cast<Index>(slot.used()), least);
   }
-  Index slab_elements() const { return panels_ * depth_ * kFrequencies * cstep_; }
+  Index slab_elements() const { return panels_ * depth_ * frequencies_ * cstep_; }
   Slot carve(Carver& carver) const {
     Slot s{};
     if (slabs_ == 1) s.c = carver.take<T>(slab_elements());
-    s.v = carver.take<T>(kFrequencies * vstep_);
-    s.b = carver.take<T>(panels_ * kFrequencies * bstep_);
-    s.pixels = carver.take<T>(std::max(this->window_elements(depth_ - 1, 4), kStoreChannels * 9 * depth_ * width_));
+    s.v = carver.take<T>(frequencies_ * vstep_);
+    s.b = carver.take<T>(panels_ * frequencies_ * bstep_);
+    s.pixels = carver.take<T>(std::max(this->window_elements(), store_channels_ * taps_ * depth_ * width_));
     s.lines = carver.take<T>(kStoreRows * lanes_);
     return s;
   }
@@ -131,25 +134,25 @@ class WinogradWeights final : public Tiled<T> {
     const Index tiles = b.tiles(), plane = b.h * b.w, volume = b.d * plane;
     bool good = true;
     for (Index m = 0; m < r.m; m += lanes_)
-      good &= this->each_row(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, first_, depth_ - 1, 4, s.pixels,
+      good &= this->each_row(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
                              [&](const T* const* rows, Index first, Index width, Index tile) {
-                               kernels_.winograd.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows,
-                                                       first, width, b.w);
+                               transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows, first,
+                                                 width, b.w);
                              });
     for (Index n = 0; n < r.n; n += lanes_) {
       const Index columns = panel_columns(r, n / width_);
-      good &= this->each_row(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, {0, 0, 0}, 0, 2, s.pixels,
-                             [&](const T* const* rows, Index, Index width, Index tile) {
-                               kernels_.winograd.gradient(
-                                   s.b + n / width_ * kFrequencies * bstep_ + tile * columns + n % width_, bstep_,
-                                   columns, rows, width, b.w);
-                             });
+      good &=
+          this->each_row(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
+                         [&](const T* const* rows, Index, Index width, Index tile) {
+                           transforms_.gradient(s.b + n / width_ * frequencies_ * bstep_ + tile * columns + n % width_,
+                                                bstep_, columns, rows, width, b.w);
+                         });
     }
-    std::ptrdiff_t row[kMostRows], crow[kMostRows];
+    std::ptrdiff_t row[kMostChannels], crow[kMostChannels];
     Segment segments[kMostTiles];
     for (Index panel = 0; panel * width_ < r.n; ++panel) {
       const Index columns = panel_columns(r, panel);
-      const GatherKernel<T>& kernel = this->kernel(columns);
+      const GatherKernel<T>& kernel = kernels_.gather[columns / lanes_ - 1];
       for (Index m = 0; m < r.m; ++m) {
         row[m] = m / lanes_ * source_tiles_ * lanes_ + m % lanes_;
         crow[m] = m * columns;
@@ -158,11 +161,11 @@ class WinogradWeights final : public Tiled<T> {
         const Index count = depth_ > 1 ? b.n : 1, len = depth_ > 1 ? volume : tiles;
         for (Index i = 0; i < count; ++i)
           segments[i] = {(i * (volume + (depth_ - 1) * plane) + d * plane) * lanes_, i * volume * columns, len};
-        for (Index f = 0; f < kFrequencies; ++f) {
-          T* const to = c + ((panel * depth_ + d) * kFrequencies + f) * cstep_;
+        for (Index f = 0; f < frequencies_; ++f) {
+          T* const to = c + ((panel * depth_ + d) * frequencies_ + f) * cstep_;
           for (Index m = 0; m < r.m; m += kernel.mr)
             kernel.run(static_cast<int>(std::min<Index>(kernel.mr, r.m - m)), s.v + f * vstep_, row + m, lanes_,
-                       segments, count, s.b + (panel * kFrequencies + f) * bstep_, columns, to, crow + m, accumulate);
+                       segments, count, s.b + (panel * frequencies_ + f) * bstep_, columns, to, crow + m, accumulate);
         }
       }
     }
@@ -170,25 +173,25 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   bool store(const Operands& o, const Block& r, const T* c, const Slot& s) const {
-    const Index taps = 9 * depth_;
+    const Index taps = taps_ * depth_, window = spec_.problem.w[2];
     const View& w = o.w;
-    const bool taps_dense = w.stride[3] == 3 * w.stride[4] && (depth_ == 1 || w.stride[2] == 9 * w.stride[4]);
+    const bool taps_dense = w.stride[3] == window * w.stride[4] && (depth_ == 1 || w.stride[2] == taps_ * w.stride[4]);
     const bool join = taps_dense && w.stride[1] == taps * w.stride[4];
     bool good = true;
     for (Index panel = 0; panel * width_ < r.n; ++panel) {
       const Index columns = panel_columns(r, panel), n = std::min(width_, r.n - panel * width_);
-      for (Index m = 0; m < r.m; m += kStoreChannels) {
-        const Index count = std::min(kStoreChannels, r.m - m);
+      for (Index m = 0; m < r.m; m += store_channels_) {
+        const Index count = std::min(store_channels_, r.m - m);
         for (Index i = 0; i < count; ++i)
           for (Index d = 0; d < depth_; ++d)
-            good &= kernels_.winograd.taps(s.pixels + (i * taps + d * 9) * columns, columns,
-                                           c + (panel * depth_ + d) * kFrequencies * cstep_ + (m + i) * columns, cstep_,
-                                           static_cast<int>(columns / lanes_));
+            good &= transforms_.taps(s.pixels + (i * taps + d * taps_) * columns, columns,
+                                     c + (panel * depth_ + d) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
+                                     static_cast<int>(columns / lanes_));
         const Index run = join ? count * taps : taps_dense ? taps : 1;
         for (Index i = 0; i < count * taps; i += run) {
           const Index t = i % taps;
-          const Index at =
-              w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps, t / 9, t / 3 % 3, t % 3});
+          const Index at = w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps, t / taps_,
+                                     t / window % spec_.problem.w[1], t % window});
           this->put(advance(w.data, w.dtype, at), w.dtype, w.stride[4], w.stride[0], s.pixels + i * columns, columns,
                     run, n, s.lines);
         }
@@ -200,9 +203,8 @@ class WinogradWeights final : public Tiled<T> {
     return round_up(std::min(width_, r.n - panel * width_), lanes_);
   }
 
-  static constexpr Index kStoreChannels = 7;  // 63 rows of one transposition
-  static constexpr Index kBlock = 64, kMostRows = 2 * kBlock;
-  Index3 first_{};
+  static constexpr Index kBlock = 64, kMostChannels = 2 * kBlock;
+  const Index store_channels_;  // whose taps are one transposition
   Index width_, rows_ = 1, panels_ = 1, slabs_ = 1;
   Index vstep_ = 0, bstep_ = 0, cstep_ = 0;
 };
@@ -210,10 +212,10 @@ class WinogradWeights final : public Tiled<T> {
 }  // namespace
 
 template <class T>
-Offer offer_weights(const PassSpec& spec, const KernelSet<T>& kernels) {
-  return offer<WinogradWeights<T>>(spec, kernels);
+Offer offer_weights(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms) {
+  return offer<WinogradWeights<T>>(spec, kernels, transforms);
 }
-template Offer offer_weights(const PassSpec&, const KernelSet<float>&);
-template Offer offer_weights(const PassSpec&, const KernelSet<double>&);
+template Offer offer_weights(const PassSpec&, const KernelSet<float>&, const WinogradKernels<float>&);
+template Offer offer_weights(const PassSpec&, const KernelSet<double>&, const WinogradKernels<double>&);
 
 }  // namespace convbwd::winograd

@@ -58,23 +58,24 @@ template <class T>
 using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step,
                        std::int64_t rows, std::int64_t left, std::int64_t width, std::int64_t right);
 
-/// Transforms of Winograd F(2x2, 3x3). A frequency (4*row + column of a 4x4 tile) of a tile is a vector along channels;
-/// frequencies lie `fstep` elements apart, tiles `tstep`. Rows of pixels are dense arrays of such vectors, columns
-/// outside [0, width) are zeros. output and taps return whether all that they computed is finite.
+/// Transforms of Winograd F(tile, window). A frequency (tile[1] + window[1] - 1 of them in a row) of a tile is a vector
+/// along channels; frequencies lie `fstep` elements apart, tiles `tstep`. Rows of pixels are dense arrays of such
+/// vectors, columns outside [0, width) are zeros. output and taps return whether all that they computed is finite.
 template <class T>
 struct WinogradKernels {
-  /// Tiles of four rows, the first from column `first` on, each two columns after the last one.
+  int tile[2], window[2];  // outputs and taps along h and w
+  /// Tiles of tile[0] + window[0] - 1 rows, the first from column `first` on, each tile[1] columns after the last one.
   void (*image)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t first,
                 std::int64_t width, std::int64_t tiles);
-  /// Tiles of two rows of the gradient of outputs.
+  /// Tiles of tile[0] rows of the gradient of outputs.
   void (*gradient)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t width,
                    std::int64_t tiles);
-  /// Nine taps (reversed if `flip`) from w[channel*ldw + tap], read in whole vectors from the first tap on.
+  /// The taps (reversed if `flip`) of w[channel*ldw + tap], read in whole vectors from the first tap on.
   void (*weights)(T* u, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int vectors, bool flip);
-  /// Tiles of two rows of outputs, pixels `ldo` elements apart; a null row is left out.
+  /// Tiles of tile[0] rows of outputs, pixels `ldo` elements apart; a null row is left out.
   bool (*output)(T* const* row, std::ptrdiff_t ldo, std::int64_t width, const T* m, std::ptrdiff_t fstep,
                  std::ptrdiff_t tstep, std::int64_t tiles);
-  /// The gradient of nine taps, to w[tap*ldw + channel].
+  /// The gradient of the taps, to w[tap*ldw + channel].
   bool (*taps)(T* w, std::ptrdiff_t ldw, const T* c, std::ptrdiff_t fstep, int vectors);
 };
 
@@ -84,7 +85,8 @@ template <class T>
 struct KernelSet {
   const char* name;
   int lanes;
-  GatherKernel<T> gather[4];  // by nr / lanes - 1; unused entries are null
+  GatherKernel<T> gather[4];   // by nr / lanes - 1; unused entries are null
+  GatherKernel<T> blocked[4];  // the same, but a call's sum is formed of sums of 16 products
   int gather_count;
   bool any_bstep;  // false where bstep must be nr: weights cannot be read in place
   RowsFn<T> rows;
@@ -100,7 +102,7 @@ struct KernelSet {
   /// The largest magnitude over the mean of those that are not zero; NaN where something, or their sum,
   /// is not finite. Whole vectors.
   T (*peak)(const T* p, std::int64_t n);
-  WinogradKernels<T> winograd;
+  WinogradKernels<T> winograd[2];
 };
 
 /// The list of instruction sets: declaration, choice and tests are generated from it.

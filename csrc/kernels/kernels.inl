@@ -179,44 +179,57 @@ void interleave(T* __restrict dst, const T* even, const T* odd, std::int64_t n) 
 
 // ---------------------------------------------------------------------------------------------------------- gather
 
-template <class T, int M, int NV>
+// With kBlock, so many products are summed in registers at a time, and those sums in (first-level cache) memory.
+template <class T, int M, int NV, int kBlock>
 void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
                  const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
   constexpr int L = Vec<T>::lanes;
-  V<T> acc[M][NV];
-  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) acc[i][j] = V<T>{};
+  V<T> acc[M][NV], sum[M][NV];
+  const auto clear = [](V<T>(&v)[M][NV]) __attribute__((always_inline)) {
+    UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) v[i][j] = V<T>{};
+  };
+  clear(acc);
+  if constexpr (kBlock) clear(sum);
   for (const Segment* end = seg + count; seg != end; ++seg) {
     const T* p[M];
     UNROLL for (int i = 0; i < M; ++i) p[i] = x + seg->x + row[i];
     const T* q = b + seg->b;
     std::ptrdiff_t o = 0;
-    for (std::int64_t k = seg->len; k > 0; --k, o += xstep, q += bstep) {
-      V<T> v[NV];
-      UNROLL for (int j = 0; j < NV; ++j) {
-        v[j] = loadu(q + j * L);
-        KEEP(v[j]);
+    for (std::int64_t left = seg->len, block; left > 0; left -= block) {
+      block = kBlock && kBlock < left ? kBlock : left;
+      for (std::int64_t k = block; k > 0; --k, o += xstep, q += bstep) {
+        V<T> v[NV];
+        UNROLL for (int j = 0; j < NV; ++j) {
+          v[j] = loadu(q + j * L);
+          KEEP(v[j]);
+        }
+        // The line that the next tile reads; worth up to 15 % where the image operand is read in place.
+        __builtin_prefetch(p[M - 1] + o + L);
+        UNROLL for (int i = 0; i < M; ++i) {
+          const V<T> s = splat(p[i][o]);
+          UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += s * v[j];
+        }
       }
-      // The line that the next tile reads; worth up to 15 % where the image operand is read in place.
-      __builtin_prefetch(p[M - 1] + o + L);
-      UNROLL for (int i = 0; i < M; ++i) {
-        const V<T> s = splat(p[i][o]);
-        UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += s * v[j];
+      if constexpr (kBlock) {
+        UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] += acc[i][j];
+        clear(acc);
       }
     }
   }
   UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) {
     T* out = c + crow[i] + j * L;
-    storeu(out, accumulate ? loadu(out) + acc[i][j] : acc[i][j]);
+    const V<T> s = kBlock ? sum[i][j] : acc[i][j];
+    storeu(out, accumulate ? loadu(out) + s : s);
   }
 }
 
-template <class T, int MR, int NV>
+template <class T, int MR, int NV, int kBlock = 0>
 void gather(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
             const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
   if constexpr (MR > 1) {
-    if (m < MR) return gather<T, MR - 1, NV>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+    if (m < MR) return gather<T, MR - 1, NV, kBlock>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
   }
-  gather_tile<T, MR, NV>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+  gather_tile<T, MR, NV, kBlock>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
 }
 
 // ------------------------------------------------------------------------------------------------------------ rows
@@ -375,9 +388,14 @@ constexpr KernelSet<T> make_set(const char* name) {
        {"gather 8x2v", 8, 2 * L, gather<T, 8, 2>},
        {"gather 8x3v", 8, 3 * L, gather<T, 8, 3>},
        {"gather 6x4v", 6, 4 * L, gather<T, 6, 4>}},
+      {{"gather 8x1v", 8, L, gather<T, 8, 1, 16>},
+       {"gather 8x2v", 8, 2 * L, gather<T, 8, 2, 16>},
+       {"gather 8x3v", 8, 3 * L, gather<T, 8, 3, 16>},
+       {"gather 6x4v", 6, 4 * L, gather<T, 6, 4, 16>}},
       4,
 #else
       {{"gather 8x1v", 8, L, gather<T, 8, 1>}, {"gather 6x2v", 6, 2 * L, gather<T, 6, 2>}, {}, {}},
+      {{"gather 8x1v", 8, L, gather<T, 8, 1, 16>}, {"gather 6x2v", 6, 2 * L, gather<T, 6, 2, 16>}, {}, {}},
       2,
 #endif
       true,
@@ -401,7 +419,7 @@ constexpr KernelSet<T> make_set(const char* name) {
       interleave<T>,
       sum<T>,
       peak<T>,
-      {winograd_image<T>, winograd_gradient<T>, winograd_weights<T>, winograd_output<T>, winograd_taps<T>},
+      {Winograd<T, 2, 2, 3, 3>::kernels, Winograd<T, 4, 4, 3, 3>::kernels},
   };
 }
 

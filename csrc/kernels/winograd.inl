@@ -1,16 +1,65 @@
-// Winograd F(2x2, 3x3) with the points 0, 1, -1 and infinity, one tile at a time, vectors along channels: pixels and
-// frequencies (4*row + column) of a tile are vectors. Sums and halves only, so that small integers stay exact.
+// Winograd's algorithm in the form of Toom and Cook, along each of two axes: a tile of M outputs of a window of K taps
+// are polynomials, multiplied by their values at N = M + K - 1 points: 0, pairs +p and -p, and infinity. One tile at a
+// time, vectors along channels: pixels and frequencies (N * row + column) of a tile are vectors.
+//
+// N = 4 has the pair 1: sums and halves only, so that small integers stay exact. N = 6 has 5/8 and 3/2, the best of
+// {0, +-a, +-b, infinity}: half of the error that 1 and 2 have (root mean square, F(4x4, 3x3)).
 
-// Along one axis: image (of 4), gradient of outputs (of 2), weights (of 3), outputs (2) and weights' gradient (3).
-template <class T>
-INLINE void winograd_image4(const V<T>* d, V<T>* v, int step) {
-  v[0] = d[0] - d[2 * step], v[step] = d[step] + d[2 * step];
-  v[2 * step] = d[2 * step] - d[step], v[3 * step] = d[step] - d[3 * step];
+template <class T, int N>
+constexpr T kPoint[2] = {N == 4 ? T(1) : T(0.625), T(1.5)};
+
+// 1 over the product of the differences between point p_k and the others, in the scale of winograd_image.
+template <class T, int N>
+constexpr T winograd_scale(int k) {
+  const T p = kPoint<T, N>[k] * kPoint<T, N>[k], q = kPoint<T, N>[1 - k] * kPoint<T, N>[1 - k];
+  return 1 / (2 * p * (N == 4 ? T(1) : p - q));
 }
-template <class T>
-INLINE void winograd_weights3(V<T> a, V<T> b, V<T> c, V<T>* v) {
-  const V<T> half = splat(T(0.5)), even = (a + c) * half, odd = b * half;
-  v[0] = a, v[1] = even + odd, v[2] = even - odd, v[3] = c;
+
+// Along one axis: pixels to frequencies, which are remainders of the polynomial of all points.
+template <class T, int N>
+INLINE void winograd_image(const V<T>* d, V<T>* v) {
+  if constexpr (N == 1) {
+    v[0] = d[0];
+  } else if constexpr (N == 4) {
+    v[0] = d[0] - d[2], v[1] = d[2] + d[1], v[2] = d[2] - d[1], v[3] = d[3] - d[1];
+  } else {
+    constexpr T a = kPoint<T, N>[0] * kPoint<T, N>[0], b = kPoint<T, N>[1] * kPoint<T, N>[1];
+    v[0] = d[0] - splat(1 / a + 1 / b) * d[2] + splat(1 / (a * b)) * d[4];
+    UNROLL for (int k = 0; k < 2; ++k) {
+      const V<T> even = d[4] - splat(k ? a : b) * d[2], odd = splat(kPoint<T, N>[k]) * (d[3] - splat(k ? a : b) * d[1]);
+      v[1 + 2 * k] = even + odd, v[2 + 2 * k] = even - odd;
+    }
+    v[5] = d[5] - splat(a + b) * d[3] + splat(a * b) * d[1];
+  }
+}
+
+// The values at the points of a polynomial with J coefficients; those of weights are scaled.
+template <class T, int N, int J, bool kScaled>
+INLINE void winograd_values(const V<T>* g, V<T>* v) {
+  v[0] = g[0];
+  if constexpr (N == 1) return;
+  UNROLL for (int k = 0; k < N / 2 - 1; ++k) {
+    const T p = kPoint<T, N>[k];
+    T power = kScaled ? winograd_scale<T, N>(k) : T(1);
+    V<T> part[2] = {splat(power) * g[0], V<T>{}};
+    UNROLL for (int j = 1; j < J; ++j) part[j % 2] += splat(power *= p) * g[j];
+    v[1 + 2 * k] = part[0] + part[1], v[2 + 2 * k] = part[0] - part[1];
+  }
+  v[N - 1] = g[J - 1];
+}
+
+// The transpose of winograd_values.
+template <class T, int N, int J, bool kScaled>
+INLINE void winograd_sums(const V<T>* v, V<T>* g) {
+  g[0] = v[0];
+  if constexpr (N == 1) return;
+  UNROLL for (int j = 1; j < J; ++j) g[j] = V<T>{};
+  UNROLL for (int k = 0; k < N / 2 - 1; ++k) {
+    T power = kScaled ? winograd_scale<T, N>(k) : T(1);
+    const V<T> part[2] = {v[1 + 2 * k] + v[2 + 2 * k], v[1 + 2 * k] - v[2 + 2 * k]};
+    UNROLL for (int j = 0; j < J; ++j, power *= kPoint<T, N>[k]) g[j] += splat(power) * part[j % 2];
+  }
+  g[J - 1] += v[N - 1];
 }
 
 template <class T>
@@ -19,71 +68,7 @@ INLINE V<T> winograd_pixel(const T* row, std::int64_t column, std::int64_t width
 }
 
 template <class T>
-void winograd_image(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t first,
-                    std::int64_t width, std::int64_t tiles) {
-  V<T> c[4][4];  // columns of a tile, transformed; the next tile shares two of them
-  const auto column = [&](V<T>* out, std::int64_t x) {
-    V<T> d[4];
-    UNROLL for (int i = 0; i < 4; ++i) d[i] = winograd_pixel(row[i], x, width);
-    winograd_image4<T>(d, out, 1);
-  };
-  column(c[0], first);
-  column(c[1], first + 1);
-  for (std::int64_t t = 0; t < tiles; ++t, v += tstep) {
-    column(c[2], first + 2 * t + 2);
-    column(c[3], first + 2 * t + 3);
-    UNROLL for (int i = 0; i < 4; ++i) {
-      T* out = v + 4 * i * fstep;
-      storeu(out, c[0][i] - c[2][i]);
-      storeu(out + fstep, c[1][i] + c[2][i]);
-      storeu(out + 2 * fstep, c[2][i] - c[1][i]);
-      storeu(out + 3 * fstep, c[1][i] - c[3][i]);
-      c[0][i] = c[2][i], c[1][i] = c[3][i];
-    }
-  }
-}
-
-template <class T>
-void winograd_gradient(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t width,
-                       std::int64_t tiles) {
-  for (std::int64_t t = 0; t < tiles; ++t, v += tstep) {
-    V<T> c[2][4];
-    UNROLL for (int j = 0; j < 2; ++j) {
-      const V<T> a = winograd_pixel(row[0], 2 * t + j, width), b = winograd_pixel(row[1], 2 * t + j, width);
-      c[j][0] = a, c[j][1] = a + b, c[j][2] = a - b, c[j][3] = -b;
-    }
-    UNROLL for (int i = 0; i < 4; ++i) {
-      T* out = v + 4 * i * fstep;
-      storeu(out, c[0][i]);
-      storeu(out + fstep, c[0][i] + c[1][i]);
-      storeu(out + 2 * fstep, c[0][i] - c[1][i]);
-      storeu(out + 3 * fstep, -c[1][i]);
-    }
-  }
-}
-
-template <class T>
-void winograd_weights(T* u, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int vectors, bool flip) {
-  constexpr int L = Vec<T>::lanes;
-  const auto place = [&](int i) { return flip && i % 3 == 0 ? 3 - i : i; };  // reversed taps: points 0 and infinity
-  for (int j = 0; j < vectors; ++j, w += L * ldw, u += L) {
-    V<T> g[(9 + L - 1) / L * L], r[3][4];
-    UNROLL for (int t = 0; t < 9; t += L) {
-      UNROLL for (int i = 0; i < L; ++i) g[t + i] = loadu(w + i * ldw + t);
-      transpose_square<T>(g + t);
-    }
-    UNROLL for (int i = 0; i < 3; ++i) winograd_weights3<T>(g[i], g[3 + i], g[6 + i], r[i]);
-    UNROLL for (int i = 0; i < 4; ++i) {
-      V<T> f[4];
-      winograd_weights3<T>(r[0][i], r[1][i], r[2][i], f);
-      T* out = u + 4 * place(i) * fstep;
-      UNROLL for (int k = 0; k < 4; ++k) storeu(out + place(k) * fstep, f[k]);
-    }
-  }
-}
-
-template <class T>
-bool winograd_finite(V<T> zero) {
+INLINE bool winograd_finite(V<T> zero) {
   alignas(VECTOR_BYTES) T t[Vec<T>::lanes];
   storeu(t, zero);
   T sum = 0;
@@ -91,49 +76,115 @@ bool winograd_finite(V<T> zero) {
   return sum == 0;
 }
 
-template <class T>
-bool winograd_output(T* const* row, std::ptrdiff_t ldo, std::int64_t width, const T* m, std::ptrdiff_t fstep,
-                     std::ptrdiff_t tstep, std::int64_t tiles) {
-  V<T> zero{};
-  for (std::int64_t t = 0; t < tiles; ++t, m += tstep) {
-    V<T> s[4], d[4];
-    UNROLL for (int j = 0; j < 4; ++j) {
-      const V<T> a = loadu(m + j * fstep), b = loadu(m + (4 + j) * fstep), c = loadu(m + (8 + j) * fstep);
-      s[j] = a + b + c, d[j] = b - c - loadu(m + (12 + j) * fstep);
-    }
-    const V<T> y[2][2] = {{s[0] + s[1] + s[2], s[1] - s[2] - s[3]}, {d[0] + d[1] + d[2], d[1] - d[2] - d[3]}};
-    UNROLL for (int i = 0; i < 2; ++i) {
-      zero += (y[i][0] - y[i][0]) + (y[i][1] - y[i][1]);
-      if (!row[i]) continue;
-      storeu(row[i] + 2 * t * ldo, y[i][0]);
-      if (2 * t + 1 < width) storeu(row[i] + (2 * t + 1) * ldo, y[i][1]);
+// Tiles of MH x MW outputs, windows of KH x KW taps.
+template <class T, int MH, int MW, int KH, int KW>
+struct Winograd {
+  static constexpr int NH = MH + KH - 1, NW = MW + KW - 1, L = Vec<T>::lanes;
+
+  static void image(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t first,
+                    std::int64_t width, std::int64_t tiles) {
+    V<T> c[NW][NH];  // columns of a tile, transformed; the next tile shares the last ones
+    const auto column = [&](V<T>* out, std::int64_t x) {
+      V<T> d[NH];
+      UNROLL for (int i = 0; i < NH; ++i) d[i] = winograd_pixel(row[i], x, width);
+      winograd_image<T, NH>(d, out);
+    };
+    UNROLL for (int j = 0; j < KW - 1; ++j) column(c[j], first + j);
+    for (std::int64_t t = 0; t < tiles; ++t, v += tstep) {
+      UNROLL for (int j = KW - 1; j < NW; ++j) column(c[j], first + MW * t + j);
+      UNROLL for (int i = 0; i < NH; ++i) {
+        V<T> d[NW], f[NW];
+        UNROLL for (int j = 0; j < NW; ++j) d[j] = c[j][i];
+        winograd_image<T, NW>(d, f);
+        UNROLL for (int j = 0; j < NW; ++j) storeu(v + (NW * i + j) * fstep, f[j]);
+      }
+      UNROLL for (int j = 0; j < KW - 1; ++j) UNROLL for (int i = 0; i < NH; ++i) c[j][i] = c[j + MW][i];
     }
   }
-  return winograd_finite<T>(zero);
-}
 
-template <class T>
-bool winograd_taps(T* w, std::ptrdiff_t ldw, const T* c, std::ptrdiff_t fstep, int vectors) {
-  constexpr int L = Vec<T>::lanes;
-  const V<T> half = splat(T(0.5));
-  V<T> zero{};
-  for (int j = 0; j < vectors; ++j, w += L, c += L) {
-    V<T> r[3][4];
-    UNROLL for (int i = 0; i < 4; ++i) {
-      const V<T> a = loadu(c + (4 + i) * fstep) * half, b = loadu(c + (8 + i) * fstep) * half;
-      r[0][i] = loadu(c + i * fstep) + (a + b), r[1][i] = a - b, r[2][i] = a + b + loadu(c + (12 + i) * fstep);
-    }
-    UNROLL for (int i = 0; i < 3; ++i) {
-      const V<T> even = (r[i][1] + r[i][2]) * half, odd = (r[i][1] - r[i][2]) * half;
-      const V<T> tap[3] = {r[i][0] + even, odd, even + r[i][3]};
-      UNROLL for (int k = 0; k < 3; ++k) {
-        zero += tap[k] - tap[k];
-        storeu(w + (3 * i + k) * ldw, tap[k]);
+  static void gradient(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t width,
+                       std::int64_t tiles) {
+    for (std::int64_t t = 0; t < tiles; ++t, v += tstep) {
+      V<T> c[MW][NH];
+      UNROLL for (int j = 0; j < MW; ++j) {
+        V<T> d[MH];
+        UNROLL for (int i = 0; i < MH; ++i) d[i] = winograd_pixel(row[i], MW * t + j, width);
+        winograd_values<T, NH, MH, false>(d, c[j]);
+      }
+      UNROLL for (int i = 0; i < NH; ++i) {
+        V<T> d[MW], f[NW];
+        UNROLL for (int j = 0; j < MW; ++j) d[j] = c[j][i];
+        winograd_values<T, NW, MW, false>(d, f);
+        UNROLL for (int j = 0; j < NW; ++j) storeu(v + (NW * i + j) * fstep, f[j]);
       }
     }
   }
-  return winograd_finite<T>(zero);
-}
+
+  static void weights(T* u, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int vectors, bool flip) {
+    for (int n = 0; n < vectors; ++n, w += L * ldw, u += L) {
+      V<T> g[(KH * KW + L - 1) / L * L], r[KW][NH];
+      UNROLL for (int t = 0; t < KH * KW; t += L) {
+        UNROLL for (int i = 0; i < L; ++i) g[t + i] = loadu(w + i * ldw + t);
+        transpose_square<T>(g + t);
+      }
+      if (flip) UNROLL for (int t = 0; t < KH * KW / 2; ++t) {
+          const V<T> other = g[KH * KW - 1 - t];
+          g[KH * KW - 1 - t] = g[t], g[t] = other;
+        }
+      UNROLL for (int j = 0; j < KW; ++j) {
+        V<T> d[KH];
+        UNROLL for (int i = 0; i < KH; ++i) d[i] = g[KW * i + j];
+        winograd_values<T, NH, KH, true>(d, r[j]);
+      }
+      UNROLL for (int i = 0; i < NH; ++i) {
+        V<T> d[KW], f[NW];
+        UNROLL for (int j = 0; j < KW; ++j) d[j] = r[j][i];
+        winograd_values<T, NW, KW, true>(d, f);
+        UNROLL for (int j = 0; j < NW; ++j) storeu(u + (NW * i + j) * fstep, f[j]);
+      }
+    }
+  }
+
+  // Frequencies of a tile to JH x JW sums, each handed to f(row, column, sum).
+  template <int JH, int JW, bool kScaled, class F>
+  static INLINE void sums(const T* m, std::ptrdiff_t fstep, F&& f) {
+    V<T> s[NW][JH];
+    UNROLL for (int j = 0; j < NW; ++j) {
+      V<T> d[NH];
+      UNROLL for (int i = 0; i < NH; ++i) d[i] = loadu(m + (NW * i + j) * fstep);
+      winograd_sums<T, NH, JH, kScaled>(d, s[j]);
+    }
+    UNROLL for (int i = 0; i < JH; ++i) {
+      V<T> d[NW], y[JW];
+      UNROLL for (int j = 0; j < NW; ++j) d[j] = s[j][i];
+      winograd_sums<T, NW, JW, kScaled>(d, y);
+      UNROLL for (int j = 0; j < JW; ++j) f(i, j, y[j]);
+    }
+  }
+
+  static bool output(T* const* row, std::ptrdiff_t ldo, std::int64_t width, const T* m, std::ptrdiff_t fstep,
+                     std::ptrdiff_t tstep, std::int64_t tiles) {
+    V<T> zero{};
+    for (std::int64_t t = 0; t < tiles; ++t, m += tstep)
+      sums<MH, MW, false>(m, fstep, [&](int i, int j, V<T> y) __attribute__((always_inline)) {
+        zero += y - y;
+        if (row[i] && MW * t + j < width) storeu(row[i] + (MW * t + j) * ldo, y);
+      });
+    return winograd_finite<T>(zero);
+  }
+
+  static bool taps(T* w, std::ptrdiff_t ldw, const T* c, std::ptrdiff_t fstep, int vectors) {
+    V<T> zero{};
+    for (int n = 0; n < vectors; ++n, w += L, c += L)
+      sums<KH, KW, true>(c, fstep, [&](int i, int j, V<T> tap) __attribute__((always_inline)) {
+        zero += tap - tap;
+        storeu(w + (KW * i + j) * ldw, tap);
+      });
+    return winograd_finite<T>(zero);
+  }
+
+  static constexpr WinogradKernels<T> kernels{{MH, MW}, {KH, KW}, image, gradient, weights, output, taps};
+};
 
 template <class T>
 T peak(const T* p, std::int64_t n) {

@@ -159,7 +159,9 @@ def convolution_backward(
       as a whole, its largest and its root mean square, is no larger than that of a straight sum; that of a small
       element beside large ones may be. Small integers stay exact. Operands that are not finite, or in which a few
       values dwarf those around them, are left to "strict".
-    - "fast": reserved for algorithms whose error is a few times that; today those of "default".
+    - "fast": also F(4x4, 3x3), with 4 times fewer multiplications than products (F(2x2, 3x3): 2.25). The error of a
+      result as a whole is at most 5 times that of PyTorch's sums, and at most 16 eps of the largest result for normally
+      distributed operands. Integers are not exact.
 
     References
     ----------
