@@ -105,11 +105,13 @@ std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernel
 template <class T>
 std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown w
 std::unique_ptr<Pass> make_reference(const PassSpec& spec);                          // any
-/// Any unknown, dense 3x3 windows, by tiles of at least `least_tile` outputs along an axis (those of more than 2 only
-/// if the precision is fast); null too where it would take more than `most` of a direct pass's time.
+/// Any unknown, stride and dilation of 1, by the transforms that cost least (those that are no more than a few times
+/// less accurate than straight sums only where the precision is fast), or by `only` these; null too where it would take
+/// more than `most` of a direct pass's time.
 template <class T>
 std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
-                                    double most = std::numeric_limits<double>::infinity(), int least_tile = 0);
+                                    double most = std::numeric_limits<double>::infinity(),
+                                    const WinogradKernels<T>* only = nullptr);
 /// On a matrix unit: unknown x, y, and unknown w.
 std::unique_ptr<GuardedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
                                          const MatrixKernels& unit);

@@ -13,8 +13,7 @@ class Winograd final : public Tiled<T> {
       Base::taps_, Base::first_;
 
  public:
-  Winograd(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms)
-      : Base(spec, kernels, transforms), to_x_(spec.unknown == Unknown::x) {
+  Winograd(const PassSpec& spec, const Choice<T>& choice) : Base(spec, choice), to_x_(spec.unknown == Unknown::x) {
     const Problem& p = spec_.problem;
     cs_ = to_x_ ? p.co : p.ci;
     cd_ = to_x_ ? p.ci : p.co;
@@ -24,8 +23,6 @@ class Winograd final : public Tiled<T> {
   }
 
   bool plan() {
-    direct_ = make_gather(spec_, kernels_);
-    if (!direct_) return false;
     // Two slots where they fit, so that two threads find work; weights transformed once where several boxes share them.
     for (const Index least : {2, 1})
       for (const bool prepack : {true, false}) {
@@ -54,7 +51,8 @@ class Winograd final : public Tiled<T> {
     return s.str();
   }
 
-  void run(const Operands& o, std::byte* workspace) const override {
+  void run(const Operands& operands, std::byte* workspace) const override {
+    const Operands o = in_order(operands, Base::order_);
     Carver shared(workspace);
     const Shared all = carve_shared(shared);
     const auto slot_of = [&](int slot) {
@@ -97,7 +95,7 @@ class Winograd final : public Tiled<T> {
         for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, s);
       });
     }
-    if (!fit) direct_->run(o, workspace);
+    if (!fit) direct_->run(operands, workspace);
   }
 
  private:
@@ -182,7 +180,7 @@ class Winograd final : public Tiled<T> {
 
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const T* packed, const Slot& s) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_), plane = b.h * b.w;
-    const GatherKernel<T>& kernel = (tile_[0] > 2 ? kernels_.blocked : kernels_.gather)[ceil_div(n, lanes_) - 1];
+    const GatherKernel<T>& kernel = (this->mixes_more() ? kernels_.blocked : kernels_.gather)[ceil_div(n, lanes_) - 1];
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
     const Index tiles = b.tiles(), volume = b.d * plane;
     for (Index t = 0; t < tiles; ++t) {
@@ -257,27 +255,42 @@ class Winograd final : public Tiled<T> {
 
 namespace {
 
-// Stride and dilation of 1, 3x3 windows and enough channels for the transforms to be small beside the products.
-bool applies(const Problem& p) {
-  return p.w[1] == 3 && p.w[2] == 3 && p.stride == Index3{1, 1, 1} && p.dilation == Index3{1, 1, 1} &&
-         p.w[0] <= winograd::kMostDepth && p.ci >= winograd::kLeastChannels && p.co >= winograd::kLeastChannels;
+// The axes for which the transforms have the window of a problem. w stays last: an image whose transformed axis does
+// not lie dense costs more to bring in than the transforms save.
+const winograd::Order* order_for(const Problem& p, const int* window) {
+  static constexpr winograd::Order kOrders[] = {{0, 1, 2}, {1, 0, 2}};
+  for (const winograd::Order& o : kOrders)
+    if (p.w[o[0]] <= winograd::kMostDepth && p.w[o[1]] == window[0] && p.w[o[2]] == window[1]) return &o;
+  return nullptr;
 }
 
 }  // namespace
 
 template <class T>
-std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels, double most, int least_tile) {
+std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels, double most,
+                                    const WinogradKernels<T>* only) {
+  const Problem& p = spec.problem;
+  if (p.stride != Index3{1, 1, 1} || p.dilation != Index3{1, 1, 1} || std::min(p.ci, p.co) < winograd::kLeastChannels)
+    return nullptr;
+  const bool to_w = spec.unknown == Unknown::w;
+  std::shared_ptr<const Pass> direct;
   winograd::Offer best{nullptr, most};
-  if (!applies(spec.problem)) return nullptr;
   for (const WinogradKernels<T>& transforms : kernels.winograd) {
-    if (transforms.tile[0] < least_tile || (transforms.tile[0] > 2 && spec.precision != Precision::fast)) continue;
-    winograd::Offer o = spec.unknown == Unknown::w ? winograd::offer_weights(spec, kernels, transforms)
-                                                   : winograd::offer<winograd::Winograd<T>>(spec, kernels, transforms);
+    const winograd::Order* const order = order_for(p, transforms.window);
+    const bool exact = transforms.tile[1] + transforms.window[1] - 1 == 4;
+    if (!order || (only && &transforms != only) || !(exact || spec.precision == Precision::fast)) continue;
+    if (!direct) direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
+    if (!direct) return nullptr;
+    const winograd::Choice<T> choice{kernels, transforms, *order, direct};
+    winograd::Offer o =
+        to_w ? winograd::offer_weights(spec, choice) : winograd::offer<winograd::Winograd<T>>(spec, choice);
     if (o.pass && o.cost < best.cost) best = std::move(o);
   }
   return std::move(best.pass);
 }
-template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<float>&, double, int);
-template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<double>&, double, int);
+template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<float>&, double,
+                                             const WinogradKernels<float>*);
+template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<double>&, double,
+                                             const WinogradKernels<double>*);
 
 }  // namespace convbwd

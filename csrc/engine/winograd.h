@@ -1,10 +1,10 @@
-// Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer) or F(4x4, 3x3) (4 times) on h and w,
-// the taps of d summed directly.
+// Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(4x4, 3x3) (4 times) and F(2x2, 5x5)
+// (2.8 times) on h and w, or F(1x4, 1x3) (2 times) on w alone; the taps of d summed directly.
 //
-// Images are cut into boxes of tiles (2x2 or 4x4 outputs each). The tiles of a box are transformed to 16 or 36
+// Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to 16, 36 or 6
 // frequencies, each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk
-// at a time, so that they are no less accurate than straight ones. What transforms must not mix (values that are not
-// finite, or a few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
+// at a time, so that F(2x2, 3x3) is no less accurate than straight sums. What transforms must not mix (values that are
+// not finite, or a few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
 //
 // winograd.cpp computes images (unknown x and y), winograd_weights.cpp weights (unknown w).
 #pragma once
@@ -48,19 +48,51 @@ inline Index even_part(Index size, Index most) {
   return ceil_div(size, ceil_div(size, std::clamp<Index>(most, 1, size)));
 }
 
+/// The axes of a problem that its transforms see as d, h and w.
+using Order = std::array<std::size_t, 3>;
+
+inline Operands in_order(Operands o, const Order& order) {
+  for (View* v : {&o.x, &o.w, &o.y}) {
+    const View from = *v;
+    for (std::size_t a = 0; a < 3; ++a)
+      v->size[2 + a] = from.size[2 + order[a]], v->stride[2 + a] = from.stride[2 + order[a]];
+  }
+  return o;
+}
+inline PassSpec in_order(PassSpec spec, const Order& order) {
+  spec.operands = in_order(spec.operands, order);
+  Problem& p = spec.problem;
+  for (Index3* sizes : {&p.x, &p.w, &p.y, &p.stride, &p.dilation, &p.pad_before}) {
+    const Index3 from = *sizes;
+    for (std::size_t a = 0; a < 3; ++a) (*sizes)[a] = from[order[a]];
+  }
+  return spec;
+}
+
+/// What a pass is made with; `direct` takes the axes as they are.
+template <class T>
+struct Choice {
+  const KernelSet<T>& kernels;
+  const WinogradKernels<T>& transforms;
+  Order order;
+  std::shared_ptr<const Pass> direct;
+};
+
 template <class T>
 class Tiled : public SlottedPass {
  public:
-  Tiled(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms)
-      : SlottedPass(spec),
-        kernels_(kernels),
-        transforms_(transforms),
-        tile_{transforms.tile[0], transforms.tile[1]},
-        border_{transforms.window[0] - 1, transforms.window[1] - 1},
+  Tiled(const PassSpec& spec, const Choice<T>& choice)
+      : SlottedPass(in_order(spec, choice.order)),
+        kernels_(choice.kernels),
+        transforms_(choice.transforms),
+        order_(choice.order),
+        direct_(choice.direct),
+        tile_{transforms_.tile[0], transforms_.tile[1]},
+        border_{transforms_.window[0] - 1, transforms_.window[1] - 1},
         frequencies_((tile_[0] + border_[0]) * (tile_[1] + border_[1])),
-        depth_(spec.problem.w[0]),
-        taps_(spec.problem.w[1] * spec.problem.w[2]),
-        lanes_(kernels.lanes) {}
+        depth_(spec_.problem.w[0]),
+        taps_(spec_.problem.w[1] * spec_.problem.w[2]),
+        lanes_(kernels_.lanes) {}
   std::size_t workspace_bytes() const override {
     return std::max(SlottedPass::workspace_bytes(), direct_->workspace_bytes());
   }
@@ -177,11 +209,13 @@ class Tiled : public SlottedPass {
     const Index widest = kernels_.gather_count * lanes_;
     return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
   }
+  // Six points along an axis, not four.
+  bool mixes_more() const { return tile_[1] + border_[1] > 4; }
   // A number for F(2x2, 3x3), and one for F(4x4, 3x3).
   struct Cycles {
     double small, large;
   };
-  double of_tile(Cycles c) const { return tile_[0] > 2 ? c.large : c.small; }
+  double of_tile(Cycles c) const { return mixes_more() ? c.large : c.small; }
   // Time of the products, relative to a direct pass: tiles beyond the outputs, and calls so short that writing results
   // shows (`writing`, in products). Here and below: estimated from counts and adjusted by hand to one core of a
   // Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
@@ -193,15 +227,17 @@ class Tiled : public SlottedPass {
   // Cycles of a tile and vector, relative to a direct pass, which has two products a cycle for each channel on the
   // other side.
   double relative(Cycles cycles, Index of) const {
-    return of_tile(cycles) * 2 / static_cast<double>(tile_[0] * tile_[1] * taps_ * of);
+    const double part = mixes_more() ? static_cast<double>(frequencies_) / 36 : 1;
+    return of_tile(cycles) * part * 2 / static_cast<double>(tile_[0] * tile_[1] * taps_ * of);
   }
 
   const KernelSet<T>& kernels_;
   const WinogradKernels<T>& transforms_;
+  const Order order_;
+  const std::shared_ptr<const Pass> direct_;
   const std::array<Index, 2> tile_, border_;  // along h and w: outputs of a tile, pixels more that it reads
   const Index frequencies_, depth_, taps_, lanes_;
   Index3 first_{};  // tap u of the transform reads source position destination + first + u
-  std::unique_ptr<Pass> direct_;
   Box step_{};
   Index size_[4]{}, count_[4]{}, boxes_ = 1, source_tiles_ = 1;
 };
@@ -212,12 +248,12 @@ struct Offer {
   double cost = 0;
 };
 template <class T>
-Offer offer_weights(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms);
+Offer offer_weights(const PassSpec& spec, const Choice<T>& choice);
 
 /// What `P` offers.
 template <class P, class T>
-Offer offer(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms) {
-  auto pass = std::make_unique<P>(spec, kernels, transforms);
+Offer offer(const PassSpec& spec, const Choice<T>& choice) {
+  auto pass = std::make_unique<P>(spec, choice);
   if (!pass->plan()) return {};
   const double cost = pass->cost();
   return {std::move(pass), cost};

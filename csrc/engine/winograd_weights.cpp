@@ -12,8 +12,8 @@ class WinogradWeights final : public Tiled<T> {
       Base::taps_, Base::first_;
 
  public:
-  WinogradWeights(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms)
-      : Base(spec, kernels, transforms), store_channels_(std::max<Index>(1, kStoreRows / taps_)) {
+  WinogradWeights(const PassSpec& spec, const Choice<T>& choice)
+      : Base(spec, choice), store_channels_(std::max<Index>(1, kStoreRows / taps_)) {
     const Problem& p = spec_.problem;
     for (std::size_t a = 0; a < 3; ++a) first_[a] = -p.pad_before[a];
     width_ = this->panel_width(p.co);
@@ -21,8 +21,6 @@ class WinogradWeights final : public Tiled<T> {
 
   bool plan() {
     const Problem& p = spec_.problem;
-    direct_ = make_gather_weights(spec_, kernels_);
-    if (!direct_) return false;
     // Boxes and slabs fix the order of sums: they depend on the shape alone. The larger a task's block of results, the
     // fewer tasks transform the same tiles.
     for (const Index least : {2, 1})
@@ -49,7 +47,8 @@ class WinogradWeights final : public Tiled<T> {
     return s.str();
   }
 
-  void run(const Operands& o, std::byte* workspace) const override {
+  void run(const Operands& operands, std::byte* workspace) const override {
+    const Operands o = in_order(operands, Base::order_);
     const int slots = this->slots();
     const Index block = slab_elements();
     T* const shared = reinterpret_cast<T*>(workspace);
@@ -77,7 +76,7 @@ class WinogradWeights final : public Tiled<T> {
           for (Index e = 0; e < block; ++e) c[e] += c[slab * block + e];
         check(store(o, block_of(i), c, slot_of(slot)));
       });
-    if (!fit) direct_->run(o, workspace);
+    if (!fit) direct_->run(operands, workspace);
   }
 
  private:
@@ -212,10 +211,10 @@ class WinogradWeights final : public Tiled<T> {
 }  // namespace
 
 template <class T>
-Offer offer_weights(const PassSpec& spec, const KernelSet<T>& kernels, const WinogradKernels<T>& transforms) {
-  return offer<WinogradWeights<T>>(spec, kernels, transforms);
+Offer offer_weights(const PassSpec& spec, const Choice<T>& choice) {
+  return offer<WinogradWeights<T>>(spec, choice);
 }
-template Offer offer_weights(const PassSpec&, const KernelSet<float>&, const WinogradKernels<float>&);
-template Offer offer_weights(const PassSpec&, const KernelSet<double>&, const WinogradKernels<double>&);
+template Offer offer_weights(const PassSpec&, const Choice<float>&);
+template Offer offer_weights(const PassSpec&, const Choice<double>&);
 
 }  // namespace convbwd::winograd

@@ -3,7 +3,7 @@
 // time, vectors along channels: pixels and frequencies (N * row + column) of a tile are vectors.
 //
 // N = 4 has the pair 1: sums and halves only, so that small integers stay exact. N = 6 has 5/8 and 3/2, the best of
-// {0, +-a, +-b, infinity}: half of the error that 1 and 2 have (root mean square, F(4x4, 3x3)).
+// {0, +-a, +-b, infinity}: less than half of the error that 1 and 2 have (root mean square, F(4x4, 3x3)).
 
 template <class T, int N>
 constexpr T kPoint[2] = {N == 4 ? T(1) : T(0.625), T(1.5)};

@@ -159,9 +159,10 @@ def convolution_backward(
       as a whole, its largest and its root mean square, is no larger than that of a straight sum; that of a small
       element beside large ones may be. Small integers stay exact. Operands that are not finite, or in which a few
       values dwarf those around them, are left to "strict".
-    - "fast": also F(4x4, 3x3), with 4 times fewer multiplications than products (F(2x2, 3x3): 2.25). The error of a
-      result as a whole is at most 5 times that of PyTorch's sums, and at most 16 eps of the largest result for normally
-      distributed operands. Integers are not exact.
+    - "fast": also F(4x4, 3x3), which needs a quarter of the multiplications (F(2x2, 3x3): 4 ninths), F(2x2, 5x5) and,
+      along the last axis alone, F(4, 3). The largest error of a result was measured at up to 4.3 times that of
+      PyTorch's sums, and stays below 16 eps of the largest element for normally distributed operands. Integers are not
+      exact.
 
     References
     ----------
