@@ -8,8 +8,8 @@ namespace convbwd {
 namespace matrix {
 namespace {
 
-constexpr Index kSourceBytes = 1 << 20;   // split source of a task: half of L2
-constexpr Index kPanelBytes = 64 << 10;   // weights that are packed at a time
+constexpr Index kSourceBytes = 1 << 20;  // split source of a task: half of L2
+constexpr Index kPanelBytes = 64 << 10;  // weights that are packed at a time
 constexpr Index kResultBytes = 512 << 10;
 constexpr Index kLeastPixels = 96;  // of a box: below, fewer source channels at a time are better
 

@@ -1,8 +1,9 @@
 // Layer engine: float passes on a matrix unit (kernels/matrix.h). Operands are split to bfloat16 terms when they are
 // brought in; kernels then add up tiles of products in float32.
 //
-// The unit flushes what is tiny and turns infinities into NaN. Every split tells the largest magnitude that it saw:
-// where one lies outside of what the unit serves, the direct pass computes the whole result again.
+// The unit flushes what is tiny and turns infinities into NaN. Every split tells the magnitudes that it saw: where one
+// lies outside of what the unit serves, the direct pass computes the whole result again. So every element has the bound
+// of direct sums.
 //
 // matrix.cpp computes images (unknown x and y), matrix_weights.cpp weights (unknown w).
 #pragma once
@@ -25,11 +26,11 @@ constexpr Index kMinTasks = 8;
 /// Terms that hold every value of an operand.
 inline int terms_of(DType t) { return (significand_bits(t) + 7) / 8; }
 
-/// Whether products of such magnitudes keep all their terms: the largest ones of two operands lie 2^26 above what is
-/// flushed (2^-126), and no term overflows.
-inline bool fits(std::uint32_t magnitude) {
-  return magnitude == 0 ||
-         (magnitude >= std::bit_cast<std::uint32_t>(0x1p-50f) && magnitude <= std::bit_cast<std::uint32_t>(0x1p+60f));
+/// Whether products of such magnitudes keep all their terms: those of the smallest lie 2^26 above what the unit flushes
+/// (2^-126), and no sum of the largest overflows.
+inline bool fits(const Magnitudes& m) {
+  constexpr auto bits = [](float f) { return std::bit_cast<std::uint32_t>(f); };
+  return m.most == 0 || (m.least >= bits(0x1p-50f) && m.most <= bits(0x1p+50f));
 }
 
 /// How many products of terms stand for one.
@@ -59,8 +60,8 @@ inline bool in_place(const View& v, const Index3& box) {
 
 class Fit {
  public:
-  void see(std::uint32_t magnitude) {
-    if (!fits(magnitude)) good_.store(false, std::memory_order_relaxed);
+  void see(const Magnitudes& magnitudes) {
+    if (!fits(magnitudes)) good_.store(false, std::memory_order_relaxed);
   }
   explicit operator bool() const { return good_.load(std::memory_order_relaxed); }
 

@@ -159,34 +159,43 @@ inline __m512i next_term(__m512& low, __m512& high, bool leave) {
   return term;
 }
 
-inline void widen(__m512i& most, __m512 v) {
-  most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)));
-}
+class Seen {
+ public:
+  void see(__m512 v) {
+    const __m512i bits = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff));
+    most_ = _mm512_max_epu32(most_, bits);
+    least_ = _mm512_min_epu32(least_, _mm512_sub_epi32(bits, _mm512_set1_epi32(1)));  // zero becomes the largest
+  }
+  Magnitudes all() const { return {_mm512_reduce_min_epu32(least_) + 1, _mm512_reduce_max_epu32(most_)}; }
+
+ private:
+  __m512i most_ = _mm512_setzero_si512(), least_ = _mm512_set1_epi32(-1);
+};
 
 inline __m512 load_some(const float* src, std::int64_t n) {
   const auto mask = static_cast<__mmask16>(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
   return _mm512_maskz_loadu_ps(mask, src);
 }
 
-std::uint32_t split_rows(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src,
-                         const std::ptrdiff_t* from, std::int64_t rows) {
-  __m512i most = _mm512_setzero_si512();
+Magnitudes split_rows(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, const std::ptrdiff_t* from,
+                      std::int64_t rows) {
+  Seen seen;
   for (std::int64_t i = 0; i < rows; ++i, dst += 32) {
     __m512 low = _mm512_loadu_ps(src + from[i]), high = _mm512_loadu_ps(src + from[i] + 16);
-    widen(most, low), widen(most, high);
+    seen.see(low), seen.see(high);
     for (int r = 0; r < terms; ++r) _mm512_storeu_si512(dst + r * term, next_term(low, high, r + 1 < terms));
   }
-  return _mm512_reduce_max_epu32(most);
+  return seen.all();
 }
 
-std::uint32_t split_run(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, std::int64_t n) {
-  __m512i most = _mm512_setzero_si512();
+Magnitudes split_run(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, std::int64_t n) {
+  Seen seen;
   for (std::int64_t i = 0; i < n; i += 32) {
     __m512 low = load_some(src + i, n - i), high = load_some(src + i + 16, n - i - 16);
-    widen(most, low), widen(most, high);
+    seen.see(low), seen.see(high);
     for (int r = 0; r < terms; ++r) _mm512_storeu_si512(dst + r * term + i, next_term(low, high, r + 1 < terms));
   }
-  return _mm512_reduce_max_epu32(most);
+  return seen.all();
 }
 
 // The next term of pairs, even ones in the lower halves, and what it leaves of them.
@@ -201,15 +210,15 @@ inline __m512i next_pairs(__m512& even, __m512& odd, bool leave) {
   return pairs;
 }
 
-std::uint32_t split_pairs(std::uint32_t* dst, std::ptrdiff_t term, int terms, const float* even, const float* odd,
-                          std::int64_t n) {
-  __m512i most = _mm512_setzero_si512();
+Magnitudes split_pairs(std::uint32_t* dst, std::ptrdiff_t term, int terms, const float* even, const float* odd,
+                       std::int64_t n) {
+  Seen seen;
   for (std::int64_t i = 0; i < n; i += 16) {
     __m512 e = load_some(even + i, n - i), o = load_some(odd + i, n - i);
-    widen(most, e), widen(most, o);
+    seen.see(e), seen.see(o);
     for (int r = 0; r < terms; ++r) _mm512_storeu_si512(dst + r * term + i, next_pairs(e, o, r + 1 < terms));
   }
-  return _mm512_reduce_max_epu32(most);
+  return seen.all();
 }
 
 // Transposes 16 rows of 16 words.
@@ -243,16 +252,16 @@ inline void transpose_words(__m512i* r) {
   }
 }
 
-std::uint32_t split_columns(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t tile, int terms, const float* src,
-                            std::ptrdiff_t lds, int rows, std::int64_t n) {
-  __m512i most = _mm512_setzero_si512();
+Magnitudes split_columns(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t tile, int terms, const float* src,
+                         std::ptrdiff_t lds, int rows, std::int64_t n) {
+  Seen seen;
   for (; n > 0; n -= 32, src += 32, dst += tile) {
     __m512i words[3][16];
 #pragma GCC unroll 4
     for (int j = 0; j < 16; ++j) {
       const std::int64_t live = j < rows ? n : 0;
       __m512 low = load_some(src + j * lds, live), high = load_some(src + j * lds + 16, live - 16);
-      widen(most, low), widen(most, high);
+      seen.see(low), seen.see(high);
       for (int r = 0; r < terms; ++r) words[r][j] = next_term(low, high, r + 1 < terms);
     }
     for (int r = 0; r < terms; ++r) {
@@ -261,7 +270,7 @@ std::uint32_t split_columns(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdif
       for (int k = 0; k < 16; ++k) _mm512_storeu_si512(dst + r * term + 16 * k, words[r][k]);
     }
   }
-  return _mm512_reduce_max_epu32(most);
+  return seen.all();
 }
 
 }  // namespace

@@ -40,23 +40,29 @@ struct MatrixCall {
   std::ptrdiff_t shift_c = 0;
 };
 
-/// The splits return the largest magnitude as the bits of a float: above those of infinity where there is a NaN.
+/// The smallest magnitude but zero, and the largest, as the bits of floats: 0 and 0 where all are zero, above those of
+/// infinity where there is a NaN.
+struct Magnitudes {
+  std::uint32_t least, most;
+};
+
+/// The splits return what magnitudes they saw.
 struct MatrixKernels {
   const char* name;
   void (*multiply)(const MatrixCall& call);
   /// Rows of A: dst[r*term + 32*i + k] = term r of src[from[i] + k], i < rows, k < 32.
-  std::uint32_t (*split_rows)(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src,
-                              const std::ptrdiff_t* from, std::int64_t rows);
+  Magnitudes (*split_rows)(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src,
+                           const std::ptrdiff_t* from, std::int64_t rows);
   /// A row of A: dst[r*term + i] = term r of src[i] for i < n, zeros up to a multiple of 32.
-  std::uint32_t (*split_run)(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, std::int64_t n);
+  Magnitudes (*split_run)(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, std::int64_t n);
   /// Rows of B from two rows of floats: dst[r*term + i] = term r of the pair (even[i], odd[i]) for i < n, zeros up to
   /// a multiple of 16.
-  std::uint32_t (*split_pairs)(std::uint32_t* dst, std::ptrdiff_t term, int terms, const float* even, const float* odd,
-                               std::int64_t n);
+  Magnitudes (*split_pairs)(std::uint32_t* dst, std::ptrdiff_t term, int terms, const float* even, const float* odd,
+                            std::int64_t n);
   /// Tiles of B from rows of n floats, its columns: dst[r*term + step*tile + 16*k + j] = term r of the pair
   /// (src[j*lds + 32*step + 2*k], src[j*lds + 32*step + 2*k + 1]), zeros where j >= rows and behind n in the last step.
-  std::uint32_t (*split_columns)(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t tile, int terms,
-                                 const float* src, std::ptrdiff_t lds, int rows, std::int64_t n);
+  Magnitudes (*split_columns)(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t tile, int terms, const float* src,
+                              std::ptrdiff_t lds, int rows, std::int64_t n);
 };
 
 #ifdef __x86_64__
