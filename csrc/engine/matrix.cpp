@@ -11,6 +11,7 @@ namespace {
 constexpr Index kSourceBytes = 1 << 20;  // split source of a task: half of L2
 constexpr Index kPanelBytes = 64 << 10;  // weights that are packed at a time
 constexpr Index kResultBytes = 512 << 10;
+constexpr Index kColumns = 16;      // that are written at a time
 constexpr Index kLeastPixels = 96;  // of a box: below, fewer source channels at a time are better
 
 class Matrix final : public GuardedPass {
@@ -68,7 +69,9 @@ class Matrix final : public GuardedPass {
   void add(const Operands& o, const Work& work, Index panel, Index first_panel, Index channels, const Blocks& chunk,
            const std::uint32_t* pairs, const std::uint16_t* packed, const Slot& s, Fit& fit) const;
   void multiply(const PixelBox& box, const Blocks& part, const std::uint16_t* panel, const std::uint32_t* pairs,
-                Index channel, Index live, Index channels, float* results) const;
+                Index channel, Index live, Index channels, float* results, const View* in_place) const;
+  View target(const Operands& o, const Work& work, Index n, Index first_panel) const;
+  bool in_place(const Operands& o) const;
   void store(const Operands& o, const Work& work, Index first_panel, Index channels, const Slot& s) const;
 
   Index panel_live(Index panel) const { return std::min(panel_channels_, cd_ - panel * panel_channels_); }
@@ -275,7 +278,7 @@ double Matrix::nanoseconds() const {
   const double source = of(cs_, planes_.channel()) * (kSplit * image_terms_ + copy_cost(maps_)) * copies;
   const double weights = of(panels_, blocks_, panel_block(), p.groups) * (0.05 + 0.25 / weight_terms_);
   const double repeats = layout_.mode == Mode::packed ? 1 : of(boxes_, batches_);
-  const double stored = of(p.n, p.groups, cd_) * of(to_x_ ? p.x_plane() : p.y_plane()) * 0.25;
+  const double stored = of(p.n, p.groups, cd_) * of(to_x_ ? p.x_plane() : p.y_plane()) * (plain_ ? 0.1 : 0.25);
   return images * (columns + 120 * calls + source) + weights * repeats + stored + 2000;
 }
 
@@ -346,14 +349,16 @@ void Matrix::add(const Operands& o, const Work& work, Index panel, Index first_p
       weights = packed + ((work.g * panels_ + panel) * blocks_ + part.first) * panel_block();
     else
       pack(o.w, work.g, panel, part, s.weights, s.panel, fit);
-    for (Index n = 0; n < work.images; ++n)
+    for (Index n = 0; n < work.images; ++n) {
+      const View to = target(o, work, n, first_panel);
       multiply(work.box, part, weights, pairs + n * image_pairs() + first * (kDepth / 2) * planes_.channel(), channel,
-               panel_live(panel), channels, s.results + n * image_results(channels));
+               panel_live(panel), channels, s.results + n * image_results(channels), in_place(o) ? &to : nullptr);
+    }
   }
 }
 
 void Matrix::multiply(const PixelBox& box, const Blocks& part, const std::uint16_t* panel, const std::uint32_t* pairs,
-                      Index channel, Index live, Index channels, float* results) const {
+                      Index channel, Index live, Index channels, float* results, const View* in_place) const {
   std::size_t number = 0;
   for (const PhaseSet& s : sets_) {
     if (s.taps == 0) continue;
@@ -378,18 +383,54 @@ void Matrix::multiply(const PixelBox& box, const Blocks& part, const std::uint16
         call.c = results + (channels * steps.results + channel * s.members + row) * pitch_ + d * plane_;
         call.ldc = pitch_;
         call.accumulate = part.first > 0;
-        unit_.multiply(call);
+        if (const Index whole = call.columns / kColumns * kColumns; in_place && whole) {
+          MatrixCall direct = call;
+          direct.columns = whole;
+          direct.c = static_cast<float*>(in_place->data) +
+                     in_place->offset({0, channel + row, box.q0[0] + d, box.q0[1], box.q0[2]});
+          direct.ldc = in_place->stride[1];
+          unit_.multiply(direct);
+          call.b.data = static_cast<const std::uint32_t*>(call.b.data) + whole;
+          call.c += whole;
+          call.columns -= whole;
+        }
+        if (call.columns) unit_.multiply(call);
       }
   }
 }
 
-void Matrix::store(const Operands& o, const Work& work, Index first_panel, Index channels, const Slot& s) const {
+// Where the results of an image and box go.
+View Matrix::target(const Operands& o, const Work& work, Index n, Index first_panel) const {
   const View& d = to_x_ ? o.x : o.y;
+  return d.at({work.n + n, work.g * cd_ + first_panel * panel_channels_, 0, 0, 0}, d.size);
+}
+
+// Whether sums may be formed right there: all but the last columns of a call, which are fewer than are written.
+bool Matrix::in_place(const Operands& o) const {
+  const View& d = to_x_ ? o.x : o.y;
+  return plain_ && steps_.size() == 1 && sets_.size() == 1 && rows_ == 1 && !o.bias.data &&
+         matrix::in_place(d, layout_.box);
+}
+
+void Matrix::store(const Operands& o, const Work& work, Index first_panel, Index channels, const Slot& s) const {
   const Index c = work.g * cd_ + first_panel * panel_channels_;
   const FlatResults flat{&sets_, &maps_, work.box, channels, planes_.row(), plane_, pitch_};
-  for (Index n = 0; n < work.images; ++n)
-    store_flat(kernels_, flat, s.results + n * image_results(channels), d.at({work.n + n, c, 0, 0, 0}, d.size),
-               o.bias.data ? o.bias.at({0, c, 0, 0, 0}, o.bias.size) : View{}, s.streams, s.line);
+  const Index3 e = work.box.extent(sets_[0]);
+  const Index length = e[1] * e[2], whole = length / kColumns * kColumns;
+  for (Index n = 0; n < work.images; ++n) {
+    const View to = target(o, work, n, first_panel);
+    const float* results = s.results + n * image_results(channels);
+    if (!in_place(o)) {
+      store_flat(kernels_, flat, results, to, o.bias.data ? o.bias.at({0, c, 0, 0, 0}, o.bias.size) : View{}, s.streams,
+                 s.line);
+      continue;
+    }
+    for (Index i = 0; i < channels; ++i)
+      for (Index d = 0; d < e[0]; ++d)
+        std::copy_n(results + i * pitch_ + d * plane_ + whole, length - whole,
+                    static_cast<float*>(to.data) +
+                        to.offset({0, i, work.box.q0[0] + d, work.box.q0[1], work.box.q0[2]}) + whole);
+  }
 }
 
 void Matrix::run(const Operands& o, std::byte* workspace) const {
