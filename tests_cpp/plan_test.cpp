@@ -499,5 +499,20 @@ TEST_F(PlanTest, OfOneFunctionRefusesTheOther) {
   EXPECT_THROW(of_backward.forward(data.input(), data.weight(), nullptr, data.results()[0]), Error);
 }
 
+TEST_F(PlanTest, RoundsResultsToTheDtypesThatTheRequestNames) {
+  Request r = backward(kDense);
+  const std::vector<double> exact = results_of(r);  // integers that float16 holds
+  const Plan plain = Plan::make(r);
+  for (const auto dtypes : {std::array{DType::float16, DType::float64, DType::float32},
+                            std::array{DType::float32, DType::float16, DType::float64},
+                            std::array{DType::float64, DType::float32, DType::float16}}) {
+    r.result_dtypes = {dtypes[0], dtypes[1], dtypes[2]};
+    const Plan plan = Plan::make(r);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(plan.results()[i].dtype, dtypes[i]);
+    EXPECT_EQ(results_of(r), exact);
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(plain.results()[i].dtype, DType::float32);
+}
+
 }  // namespace
 }  // namespace convbwd::test

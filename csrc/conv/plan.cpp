@@ -177,7 +177,33 @@ struct Plan::Impl {
       if (*pass) bytes = std::max(bytes, (*pass)->workspace_bytes());
     return bytes;
   }
+  void run(const std::array<View, 3>& operands, const std::array<View, 3>& targets,
+           std::span<std::byte> workspace) const;
 };
+
+// The passes of a convolution_backward, one after the other in the same memory.
+void Plan::Impl::run(const std::array<View, 3>& operands, const std::array<View, 3>& targets,
+                     std::span<std::byte> workspace) const {
+  const std::size_t bytes = workspace_bytes();
+  std::optional<Arena> arena;
+  if (workspace.empty() && bytes > 0) workspace = {arena.emplace(bytes).data(), bytes};
+  if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % Arena::kAlignment != 0)
+    throw Error(ErrorKind::value, "Plan: workspace must hold " + std::to_string(bytes) + " bytes, aligned to " +
+                                      std::to_string(Arena::kAlignment));
+  const auto& [dy, x, w] = operands;
+  const auto& [dx, dw, db] = targets;
+  const bool transposed = checked.transposed;
+  const auto run_pass = [&](bool wanted, const std::unique_ptr<Pass>& pass, const Operands& o, const View& result) {
+    if (!wanted) return;
+    if (pass)
+      pass->run(o, workspace.data());
+    else
+      fill(result, {});
+  };
+  run_pass(mask[0], grad_input, {transposed ? dy : dx, w, transposed ? dx : dy, {}}, dx);
+  run_pass(mask[1], grad_weight, {transposed ? dy : x, dw, transposed ? x : dy, {}}, dw);
+  run_pass(mask[2], grad_bias, {{}, {}, as_stored(dy), db}, db);
+}
 
 Plan Plan::make(const Request& r) {
   static auto& cache = *new PlanCache<Impl>(kCachedPlans);  // outlives threads that run on at exit
@@ -283,11 +309,11 @@ View as_planned(const Tensor& t, Index channels, const char* name) {
 }  // namespace
 
 void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
-                    const std::array<Tensor, 3>& results) const {
+                    const std::array<Tensor, 3>& results, std::span<std::byte> workspace) const {
   const Impl& plan = *impl_;
   const Checked& c = plan.checked;
   if (!plan.is_backward) throw Error(ErrorKind::value, "Plan: backward needs a plan for convolution_backward");
-  const bool transposed = c.transposed, unbatched = c.unbatched;
+  const bool unbatched = c.unbatched;
   const std::size_t rank = c.output_shape.size(), weight_rank = rank + unbatched;
   const View dy = as_planned(grad_output, plan.grad_output, rank, unbatched, "grad_output");
   const View x = as_planned(input, plan.input, rank, unbatched, "input");
@@ -299,17 +325,22 @@ void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor
     db = as_planned(results[2], c.results[2].shape[0], "grad_bias");
     if (db.dtype != c.results[2].dtype) refuse("grad_bias");
   }
-  Arena arena(plan.workspace_bytes());
-  const auto run = [&](bool wanted, const std::unique_ptr<Pass>& pass, const Operands& o, const View& result) {
-    if (!wanted) return;
-    if (pass)
-      pass->run(o, arena.data());
-    else
-      fill(result, {});
+  plan.run({dy, x, w}, {dx, dw, db}, workspace);
+}
+
+void Plan::backward(const std::array<const void*, 3>& operands, const std::array<void*, 3>& results,
+                    std::span<std::byte> workspace) const {
+  const Impl& plan = *impl_;
+  if (!plan.is_backward) throw Error(ErrorKind::value, "Plan: backward needs a plan for convolution_backward");
+  const auto at = [](View v, const void* data) {
+    v.data = const_cast<void*>(data);  // operands are only read
+    return v;
   };
-  run(plan.mask[0], plan.grad_input, {transposed ? dy : dx, w, transposed ? dx : dy, {}}, dx);
-  run(plan.mask[1], plan.grad_weight, {transposed ? dy : x, dw, transposed ? x : dy, {}}, dw);
-  run(plan.mask[2], plan.grad_bias, {{}, {}, as_stored(dy), db}, db);
+  const Result& bias = plan.checked.results[2];
+  plan.run({at(plan.grad_output, operands[0]), at(plan.input, operands[1]), at(plan.weight, operands[2])},
+           {at(plan.results[0], results[0]), at(plan.results[1], results[1]),
+            channels_view({results[2], bias.dtype, bias.shape, {}})},
+           workspace);
 }
 
 void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const {

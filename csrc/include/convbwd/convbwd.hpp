@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -76,10 +78,16 @@ class Plan {
   std::string explain() const;
 
   /// Tensors must have the dtypes, shapes and strides that the plan was made for, else Error(value). Elements of a
-  /// result must not overlap each other or an operand. A result that the mask leaves out is not touched.
+  /// result must not overlap each other or an operand. A result that the mask leaves out is not touched. The workspace,
+  /// where one is given, must hold workspace_bytes(), aligned to 64, else Error(value).
   void backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
-                const std::array<Tensor, 3>& results) const;
+                const std::array<Tensor, 3>& results, std::span<std::byte> workspace = {}) const;
   void forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const;
+
+  /// The same for tensors of exactly the dtypes, shapes and strides that the plan was made for, known by their
+  /// addresses: grad_output, input, weight; grad_input, grad_weight, grad_bias. Allocates nothing if given a workspace.
+  void backward(const std::array<const void*, 3>& operands, const std::array<void*, 3>& results,
+                std::span<std::byte> workspace = {}) const;
 
  private:
   struct Impl;

@@ -1,0 +1,53 @@
+// Layer base: memory that a C interface gives out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+
+namespace convbwd {
+
+/// Knows what it allocated. Safe to use from many threads.
+class Allocations {
+ public:
+  static constexpr std::size_t kAlignment = 64;
+
+  /// Null where there is no memory.
+  void* allocate(std::size_t bytes) {
+    const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* const memory = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded);
+    if (memory == nullptr) return nullptr;
+    const std::lock_guard lock(mutex_);
+    blocks_.emplace(reinterpret_cast<std::uintptr_t>(memory), bytes);
+    return memory;
+  }
+
+  /// False, and nothing is freed, for what was not allocated here or was freed before.
+  bool release(void* memory) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (blocks_.erase(reinterpret_cast<std::uintptr_t>(memory)) == 0) return false;
+    }
+    std::free(memory);
+    return true;
+  }
+
+  /// Bytes from `p` to the end of its block, if it is in one.
+  std::optional<std::size_t> room(const void* p) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(p);
+    const std::lock_guard lock(mutex_);
+    auto block = blocks_.upper_bound(address);
+    if (block == blocks_.begin()) return std::nullopt;
+    const auto [begin, bytes] = *--block;
+    return address - begin < bytes ? std::optional(bytes - (address - begin)) : std::nullopt;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uintptr_t, std::size_t> blocks_;  // address -> bytes
+};
+
+}  // namespace convbwd

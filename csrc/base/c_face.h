@@ -1,0 +1,97 @@
+// Layer base: how the functions of a C interface fail. Nothing leaves them as an exception.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "base/arena.h"
+#include "convbwd/types.hpp"
+
+namespace convbwd {
+
+/// Why a call is refused.
+struct Refusal {
+  int code;
+  std::string message;
+};
+
+template <class... Parts>
+[[noreturn]] void refuse(int code, const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  throw Refusal{code, text.str()};
+}
+
+/// Why the latest call of this thread failed.
+class RecentMessage {
+ public:
+  /// An empty function: the text says itself whose it is.
+  static void set(const std::string& function, const std::string& text) noexcept {
+    try {
+      t_recent = function.empty() ? text : function + ": " + text;
+    } catch (...) {
+      t_recent.clear();
+    }
+  }
+  /// And forgets it. Valid until this thread's next call.
+  static const char* take() noexcept {
+    t_taken = std::exchange(t_recent, {});
+    return t_taken.c_str();
+  }
+
+ private:
+  static inline thread_local std::string t_recent, t_taken;
+};
+
+/// What the codes of an interface are for the errors of the library.
+struct Codes {
+  int value, type, memory, internal;
+  int of(ErrorKind kind) const {
+    switch (kind) {
+      case ErrorKind::value:
+        return value;
+      case ErrorKind::type:
+        return type;
+      case ErrorKind::memory:
+        return memory;
+      default:
+        return internal;
+    }
+  }
+};
+
+/// Calls f() and returns 0, or the code of what it threw.
+template <class F>
+int guarded(const char* function, const Codes& codes, F&& f) noexcept {
+  try {
+    f();
+    return 0;
+  } catch (const Refusal& refusal) {
+    RecentMessage::set(function, refusal.message);
+    return refusal.code;
+  } catch (const Error& error) {  // its text begins with the function that the request names
+    RecentMessage::set("", error.what());
+    return codes.of(error.kind());
+  } catch (const std::bad_alloc&) {
+    RecentMessage::set(function, "out of memory");
+    return codes.memory;
+  } catch (const std::exception& error) {
+    RecentMessage::set(function, error.what());
+    return codes.internal;
+  }
+}
+
+/// Bytes that a caller must bring, who need not align them, for a workspace of `bytes`; and the workspace in them.
+inline std::size_t to_bring(std::size_t bytes) { return bytes == 0 ? 0 : bytes + Arena::kAlignment - 1; }
+inline std::span<std::byte> aligned(void* brought, std::size_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(brought);
+  return {bytes == 0 ? nullptr : static_cast<std::byte*>(brought) + (-address & (Arena::kAlignment - 1)), bytes};
+}
+
+}  // namespace convbwd

@@ -1,0 +1,69 @@
+// Layer base: what stands behind the opaque pointers of the C interfaces.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace convbwd {
+
+/// Objects of one kind. A handle is a number in the shape of a pointer that no table ever gives twice, so one that is
+/// null, made up or destroyed is noticed and never followed. Safe to use from many threads: who found an object may use
+/// it while another thread removes it.
+template <class Object>
+class HandleTable {
+ public:
+  void* insert(std::shared_ptr<Object> object) {
+    const std::uintptr_t handle = next_handle();
+    const std::lock_guard lock(mutex_);
+    objects_.emplace(handle, std::move(object));
+    return reinterpret_cast<void*>(handle);
+  }
+
+  /// Null where the handle is not one of this table's.
+  std::shared_ptr<Object> find(const void* handle) const {
+    const std::lock_guard lock(mutex_);
+    const auto at = objects_.find(reinterpret_cast<std::uintptr_t>(handle));
+    return at == objects_.end() ? nullptr : at->second;
+  }
+
+  std::shared_ptr<Object> remove(const void* handle) {
+    const std::lock_guard lock(mutex_);
+    const auto node = objects_.extract(reinterpret_cast<std::uintptr_t>(handle));
+    return node.empty() ? nullptr : node.mapped();
+  }
+
+  std::vector<std::shared_ptr<Object>> all() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<Object>> objects;
+    for (const auto& [handle, object] : objects_) objects.push_back(object);
+    return objects;
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    objects_.clear();
+  }
+
+ private:
+  // Outside the addresses that x86-64 and aarch64 give to processes: who follows a handle fails at once.
+  static std::uintptr_t next_handle() {
+    static std::atomic<std::uintptr_t> next{std::uintptr_t{1} << 62};
+    return next += 16;
+  }
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uintptr_t, std::shared_ptr<Object>> objects_;
+};
+
+/// The table of a kind of object. Tables outlive threads that run on at exit.
+template <class Object>
+HandleTable<Object>& table() {
+  static auto& objects = *new HandleTable<Object>;
+  return objects;
+}
+
+}  // namespace convbwd

@@ -1,0 +1,289 @@
+// Face cann: aclnnConvolutionBackward. Phase one is making a Plan, phase two executing it. What is checked here is what
+// the operator demands beyond the library, whose own rules `Plan::make` checks.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "aclnnop/aclnn_convolution_backward.h"
+#include "cann/objects.h"
+
+namespace convbwd::cann {
+namespace {
+
+constexpr const char* kFunction = "aclnnConvolutionBackwardGetWorkspaceSize";
+
+template <class Object>
+std::shared_ptr<Object> need(const void* handle, const char* name) {
+  if (handle == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, name, " must not be null");
+  auto object = table<Object>().find(handle);
+  if (!object) refuse(ACLNN_ERR_PARAM_INVALID, name, " was never made, is used up or destroyed");
+  return object;
+}
+
+struct Tuple {
+  const Shape& values;
+};
+std::ostream& operator<<(std::ostream& out, const Tuple& tuple) {
+  out << '[';
+  for (std::size_t i = 0; i < tuple.values.size(); ++i) out << (i ? ", " : "") << tuple.values[i];
+  return out << ']';
+}
+
+bool eight_bits(aclDataType type) { return type == ACL_HIFLOAT8 || type == ACL_FLOAT8_E4M3FN; }
+
+DType dtype_of(const TensorObject& t, const char* name) {
+  switch (t.dtype) {
+    case ACL_FLOAT:
+      return DType::float32;
+    case ACL_FLOAT16:
+      return DType::float16;
+    case ACL_BF16:
+      return DType::bfloat16;
+    default:
+      refuse(ACLNN_ERR_PARAM_INVALID, name, " must be FLOAT, FLOAT16 or BF16, got aclDataType ",
+             static_cast<int>(t.dtype));
+  }
+}
+
+bool empty(const Shape& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
+
+using Wide = __int128;  // holds sums and products that a caller's numbers may make too large
+constexpr Wide kMost = std::numeric_limits<std::int64_t>::max();
+
+Wide elements(const Shape& shape) {
+  Wide count = 1;
+  for (const std::int64_t size : shape) count = std::min(count * size, kMost);
+  return count;
+}
+
+// Tensors of N, C and spatial axes.
+void check_format(const TensorObject& t, const char* name) {
+  static constexpr aclFormat kOfRank[] = {ACL_FORMAT_NCL, ACL_FORMAT_NCHW, ACL_FORMAT_NCDHW};
+  static constexpr const char* kNames[] = {"NCL", "NCHW", "NCDHW"};
+  const std::size_t rank = t.shape.size();
+  if (rank < 3 || rank > 5) refuse(ACLNN_ERR_PARAM_INVALID, name, " must have rank 3, 4 or 5, got ", rank);
+  if (t.format != ACL_FORMAT_ND && t.format != kOfRank[rank - 3])
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " of rank ", rank, " must have format ND or ", kNames[rank - 3],
+           ", got aclFormat ", static_cast<int>(t.format));
+}
+
+// The elements must lie in the storage, as far as its size was given.
+void check_storage(const TensorObject& t, const char* name) {
+  if (!t.storage || empty(t.shape)) return;
+  Wide low = t.offset, high = t.offset;
+  if (t.strides.empty()) high += elements(t.shape) - 1;
+  for (std::size_t a = 0; a < t.strides.size(); ++a) {
+    const Wide reach = Wide{t.shape[a] - 1} * t.strides[a];
+    (reach < 0 ? low : high) += reach;
+  }
+  if (low < 0 || high >= elements(*t.storage))
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " must lie in its storage ", Tuple{*t.storage}, ", got the view ",
+           Tuple{t.shape}, " with strides ", Tuple{t.strides}, " and offset ", t.offset);
+}
+
+bool contiguous(const TensorObject& t) {
+  Wide dense = 1;
+  for (std::size_t a = t.shape.size(); a-- > 0; dense = std::min(dense * t.shape[a], kMost))
+    if (!t.strides.empty() && t.shape[a] > 1 && t.strides[a] != dense) return false;
+  return true;
+}
+
+Tensor tensor(const TensorObject& t, DType dtype) {
+  const auto address = reinterpret_cast<std::uintptr_t>(t.data);
+  const auto bytes = static_cast<std::uintptr_t>(t.offset) * size_of(dtype);
+  return {t.data ? reinterpret_cast<void*>(address + bytes) : nullptr, dtype, t.shape, t.strides};
+}
+
+Tensor operand(const TensorObject& t, DType dtype, const char* name) {
+  check_storage(t, name);
+  return tensor(t, dtype);
+}
+
+Tensor result(const TensorObject& t, DType dtype, const Shape& shape, const char* name) {
+  if (t.shape != shape)
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " must have shape ", Tuple{shape}, ", got ", Tuple{t.shape});
+  if (Wide bytes = elements(shape) * static_cast<Wide>(size_of(dtype)); bytes > kMost)
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " must take less than 2**63 bytes, got shape ", Tuple{shape});
+  if (!contiguous(t))
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " must be contiguous, got strides ", Tuple{t.strides}, " for shape ",
+           Tuple{t.shape});
+  check_storage(t, name);
+  Tensor dense = tensor(t, dtype);
+  dense.strides.clear();
+  return dense;
+}
+
+void check_length(const IntArray& values, std::size_t dims, const char* name, bool pairs) {
+  if (values.size() != dims && !(pairs && values.size() == 2 * dims))
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " must have length ", dims, pairs ? " or 4" : "", ", got ", values.size());
+}
+
+std::int64_t clamped(Wide value) { return static_cast<std::int64_t>(std::min(value, kMost)); }
+
+// An input without elements: the batch may be empty, else the channels, else nothing.
+void check_empty(const Request& r, const IntArray* bias_sizes) {
+  const Shape &input = r.input.shape, &weight = r.weight.shape, &grad_output = r.grad_output->shape;
+  const bool channels = !r.transposed && input[1] == 0 && weight[1] == 0;
+  if (input[0] != 0 && !channels)
+    refuse(ACLNN_ERR_PARAM_INVALID, "an empty input must have N = 0", r.transposed ? "" : " or C = 0", ", got ",
+           Tuple{input});
+  if (r.groups < 1) refuse(ACLNN_ERR_PARAM_INVALID, "groups must be at least 1, got ", r.groups);
+  for (std::size_t a = 0; a < weight.size(); ++a)
+    if (weight[a] == 0 && !(a == 1 && channels))
+      refuse(ACLNN_ERR_PARAM_INVALID, "weight must not be empty, got ", Tuple{weight});
+  const std::int64_t in = r.transposed ? weight[0] : clamped(Wide{weight[1]} * r.groups);
+  const std::int64_t out = r.transposed ? clamped(Wide{weight[1]} * r.groups) : weight[0];
+  if (input[1] != in || weight[0] % r.groups != 0)
+    refuse(ACLNN_ERR_PARAM_INVALID, "input must have ", in,
+           " channels and weight.shape[0] a multiple of groups = ", r.groups, ", got input ", Tuple{input},
+           " and weight ", Tuple{weight});
+  if (grad_output[0] != input[0] || grad_output[1] != out)
+    refuse(ACLNN_ERR_PARAM_INVALID, "gradOutput must begin with ", input[0], ", ", out, ", got ", Tuple{grad_output});
+  for (std::size_t a = 0; a < r.stride.size(); ++a) {
+    const Wide reach = Wide{weight[a + 2] - 1} * r.dilation[a] + 1;
+    const bool pairs = r.padding.size() != r.stride.size();
+    const std::int64_t before = r.padding[pairs ? 2 * a : a], after = pairs ? r.padding[2 * a + 1] : before;
+    const Wide padded = Wide{input[a + 2]} + before + after;
+    if (r.stride[a] < 1 || r.dilation[a] < 1 || before < 0 || after < 0)
+      refuse(ACLNN_ERR_PARAM_INVALID, "stride and dilation must be at least 1 and padding at least 0");
+    if (!r.transposed && reach > padded)
+      refuse(ACLNN_ERR_PARAM_INVALID, "the dilated kernel must fit the padded input = ", clamped(padded), ", got ",
+             clamped(reach));
+  }
+  if (r.output_mask[2] && (bias_sizes == nullptr || *bias_sizes != IntArray{out}))
+    refuse(ACLNN_ERR_PARAM_INVALID, "biasSizes must be [", out, "] where input is empty and gradBias is computed");
+}
+
+}  // namespace
+
+void Executor::run(void* workspace) const {
+  if (!plan) {
+    for (const std::size_t i : {1, 2})
+      if (mask[i] && !empty(results[i].shape))
+        std::memset(results[i].data, 0,
+                    static_cast<std::size_t>(elements(results[i].shape)) * size_of(results[i].dtype));
+    return;
+  }
+  plan->backward(grad_output, input, weight, results, aligned(workspace, plan->workspace_bytes()));
+}
+
+}  // namespace convbwd::cann
+
+using namespace convbwd;
+using namespace convbwd::cann;
+
+aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput, const aclTensor* input,
+                                                     const aclTensor* weight, const aclIntArray* biasSizes,
+                                                     const aclIntArray* stride, const aclIntArray* padding,
+                                                     const aclIntArray* dilation, bool transposed,
+                                                     const aclIntArray* outputPadding, int groups,
+                                                     const aclBoolArray* outputMask, int8_t cubeMathType,
+                                                     aclTensor* gradInput, aclTensor* gradWeight, aclTensor* gradBias,
+                                                     uint64_t* workspaceSize, aclOpExecutor** executor) {
+  return guarded(kFunction, kAclnn, [&] {
+    // Null pointers.
+    const auto dy = need<TensorObject>(gradOutput, "gradOutput");
+    const auto x = need<TensorObject>(input, "input");
+    const auto w = need<TensorObject>(weight, "weight");
+    const auto strides = need<IntArray>(stride, "stride");
+    const auto pads = need<IntArray>(padding, "padding");
+    const auto dilations = need<IntArray>(dilation, "dilation");
+    const auto output_padding = need<IntArray>(outputPadding, "outputPadding");
+    const auto mask = need<BoolArray>(outputMask, "outputMask");
+    if (mask->size() != 3) refuse(ACLNN_ERR_PARAM_NULLPTR, "outputMask must have 3 entries, got ", mask->size());
+    static constexpr const char* kResults[] = {"gradInput", "gradWeight", "gradBias"};
+    std::array<std::shared_ptr<TensorObject>, 3> outputs;
+    for (std::size_t i = 0; i < 3; ++i)
+      if ((*mask)[i]) outputs[i] = need<TensorObject>(std::array{gradInput, gradWeight, gradBias}[i], kResults[i]);
+    if (workspaceSize == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, "workspaceSize must not be null");
+    if (executor == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, "executor must not be null");
+    const auto bias_sizes = biasSizes ? need<IntArray>(biasSizes, "biasSizes") : nullptr;
+
+    // Element types, formats.
+    auto call = std::make_shared<Executor>();
+    Request r;
+    r.function = kFunction;
+    call->grad_output = operand(*dy, dtype_of(*dy, "gradOutput"), "gradOutput");
+    call->input = operand(*x, dtype_of(*x, "input"), "input");
+    call->weight = operand(*w, dtype_of(*w, "weight"), "weight");
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (!outputs[i]) continue;
+      if (i == 2 && eight_bits(outputs[i]->dtype))
+        refuse(ACLNN_ERR_INNER_NULLPTR, "gradBias must be FLOAT, FLOAT16 or BF16, got 8 bits");
+      r.result_dtypes[i] = dtype_of(*outputs[i], kResults[i]);
+    }
+    check_format(*dy, "gradOutput");
+    check_format(*x, "input");
+    check_format(*w, "weight");
+    for (std::size_t i = 0; i < 2; ++i)
+      if (outputs[i]) check_format(*outputs[i], kResults[i]);
+    if (outputs[2] && outputs[2]->format != ACL_FORMAT_ND)
+      refuse(ACLNN_ERR_PARAM_INVALID, "gradBias must have format ND, got aclFormat ",
+             static_cast<int>(outputs[2]->format));
+    if (cubeMathType < 0 || cubeMathType > 3)
+      refuse(ACLNN_ERR_PARAM_INVALID, "cubeMathType must be 0, 1, 2 or 3, got ", static_cast<int>(cubeMathType));
+
+    // Ranks and lengths; the library knows some more.
+    const std::size_t rank = w->shape.size(), dims = rank - 2;
+    if (x->shape.size() != rank || dy->shape.size() != rank)
+      refuse(ACLNN_ERR_PARAM_INVALID, "gradOutput, input and weight must have the same rank, got ", dy->shape.size(),
+             ", ", x->shape.size(), " and ", rank);
+    check_length(*strides, dims, "stride", false);
+    check_length(*pads, dims, "padding", rank == 4);
+    check_length(*dilations, dims, "dilation", false);
+    check_length(*output_padding, dims, "outputPadding", false);
+    for (std::size_t i = 0; transposed && rank == 5 && i < dims; ++i)
+      if ((*output_padding)[i] >= std::max<std::int64_t>((*strides)[i], 1))
+        refuse(ACLNN_ERR_PARAM_INVALID, "outputPadding must be less than stride, got ", Tuple{*output_padding},
+               " with stride ", Tuple{*strides});
+
+    r.grad_output = call->grad_output;
+    r.input = call->input;
+    r.weight = call->weight;
+    r.stride = *strides;
+    r.padding = *pads;  // [up, down, left, right] are pairs already
+    r.dilation = *dilations;
+    r.transposed = transposed;
+    r.output_padding = *output_padding;
+    r.groups = groups;
+    for (std::size_t i = 0; i < 3; ++i) r.output_mask[i] = call->mask[i] = (*mask)[i];
+
+    if (empty(x->shape))
+      check_empty(r, bias_sizes.get());
+    else
+      call->plan = Plan::make(r);
+    const Shape channels{transposed ? clamped(Wide{w->shape[1]} * groups) : w->shape[0]};
+    const std::array<const Shape*, 3> shapes{&x->shape, &w->shape, &channels};
+    for (std::size_t i = 0; i < 3; ++i)
+      if (outputs[i]) call->results[i] = result(*outputs[i], *r.result_dtypes[i], *shapes[i], kResults[i]);
+
+    if (call->plan) call->workspace_bytes = to_bring(call->plan->workspace_bytes());
+    *workspaceSize = call->workspace_bytes;
+    *executor = static_cast<aclOpExecutor*>(static_cast<void*>(table<Executor>().insert(std::move(call))));
+  });
+}
+
+aclnnStatus aclnnConvolutionBackward(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                     aclrtStream stream) {
+  return guarded("aclnnConvolutionBackward", kAclnn, [&] {
+    const auto call = need<Executor>(executor, "executor");
+    if (workspaceSize < call->workspace_bytes)
+      refuse(ACLNN_ERR_PARAM_INVALID, "workspaceSize must be at least ", call->workspace_bytes, ", got ",
+             workspaceSize);
+    if (workspace == nullptr && call->workspace_bytes > 0)
+      refuse(ACLNN_ERR_PARAM_NULLPTR, "workspace must not be null where its size is not 0");
+    const auto need_elements = [](const Tensor& t, const char* name) {
+      if (t.data == nullptr && !empty(t.shape)) refuse(ACLNN_ERR_PARAM_NULLPTR, name, " must have elements, got null");
+    };
+    need_elements(call->grad_output, "gradOutput");
+    need_elements(call->input, "input");
+    need_elements(call->weight, "weight");
+    static constexpr const char* kResults[] = {"gradInput", "gradWeight", "gradBias"};
+    for (std::size_t i = 0; i < 3; ++i)
+      if (call->mask[i]) need_elements(call->results[i], kResults[i]);
+    const auto queue = find_stream(stream);
+    if (!queue) refuse(ACLNN_ERR_PARAM_INVALID, "stream must be null or one of aclrtCreateStream, not destroyed");
+    if (!call->repeatable && !table<Executor>().remove(executor)) refuse(ACLNN_ERR_PARAM_INVALID, "executor has run");
+    queue->push([call, workspace] { call->run(workspace); });
+  });
+}

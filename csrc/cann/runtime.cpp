@@ -1,0 +1,297 @@
+// Face cann: acl.h. The device is this processor, its memory is the heap.
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "acl/acl.h"
+#include "base/allocations.h"
+#include "base/half.h"
+#include "cann/objects.h"
+
+namespace convbwd::cann {
+namespace {
+
+struct Context {};
+
+struct Runtime {
+  std::mutex mutex;
+  bool initialised = false;
+  int devices_set = 0;
+};
+Runtime& runtime() {
+  static auto& state = *new Runtime;
+  return state;
+}
+
+void set_device(std::int32_t device) {
+  if (device != 0) refuse(ACL_ERROR_RT_INVALID_DEVICEID, "deviceId must be 0, the only device, got ", device);
+  Runtime& r = runtime();
+  const std::lock_guard lock(r.mutex);
+  if (!r.initialised) refuse(ACL_ERROR_UNINITIALIZE, "aclInit must be called first");
+  ++r.devices_set;
+}
+
+void need_device() {
+  Runtime& r = runtime();
+  const std::lock_guard lock(r.mutex);
+  if (r.devices_set == 0) refuse(ACL_ERROR_RT_CONTEXT_NULL, "aclrtSetDevice must be called first");
+}
+
+template <class T>
+void need(T* pointer, const char* name) {
+  if (pointer == nullptr) refuse(ACL_ERROR_INVALID_PARAM, name, " must not be null");
+}
+
+Allocations& device_memory() {
+  static auto& memory = *new Allocations;
+  return memory;
+}
+Allocations& host_memory() {
+  static auto& memory = *new Allocations;
+  return memory;
+}
+
+void allocate(void** pointer, std::size_t size, Allocations& memory, const char* name) {
+  need(pointer, name);
+  if (size == 0) refuse(ACL_ERROR_INVALID_PARAM, "size must be at least 1, got 0");
+  need_device();
+  void* const allocated = memory.allocate(size);
+  if (allocated == nullptr) refuse(ACL_ERROR_BAD_ALLOC, "cannot allocate ", size, " bytes");
+  *pointer = allocated;
+}
+
+void release(void* pointer, Allocations& memory, const char* name) {
+  need(pointer, name);
+  if (!memory.release(pointer))
+    refuse(ACL_ERROR_INVALID_PARAM, name, " was not allocated by the sibling of this function, or was freed before");
+}
+
+// Memory that was allocated here must have `count` bytes from `pointer` on.
+void check_extent(const void* pointer, std::size_t count, const char* name) {
+  for (const Allocations* memory : {&device_memory(), &host_memory()})
+    if (const auto room = memory->room(pointer); room && count > *room)
+      refuse(ACL_ERROR_RT_PARAM_INVALID, name, " must have ", count, " bytes, got ", *room, " in its allocation");
+}
+
+void check_copy(void* dst, std::size_t most, const void* src, std::size_t count, aclrtMemcpyKind kind) {
+  need(dst, "dst");
+  need(src, "src");
+  if (kind < ACL_MEMCPY_HOST_TO_HOST || kind > ACL_MEMCPY_DEVICE_TO_DEVICE)
+    refuse(ACL_ERROR_RT_PARAM_INVALID, "kind must be an aclrtMemcpyKind, got ", static_cast<int>(kind));
+  if (count > most) refuse(ACL_ERROR_RT_PARAM_INVALID, "count must be at most destMax = ", most, ", got ", count);
+  check_extent(dst, count, "dst");
+  check_extent(src, count, "src");
+}
+
+std::shared_ptr<Stream> need_stream(aclrtStream handle) {
+  auto stream = find_stream(handle);
+  if (!stream) refuse(ACL_ERROR_INVALID_PARAM, "stream must be null or one of aclrtCreateStream, not destroyed");
+  return stream;
+}
+
+void synchronize(Stream& stream) {
+  if (const auto error = stream.synchronize()) std::rethrow_exception(error);
+}
+
+// Waits for the stream that is always there and for others, and throws the first error.
+void synchronize_all(const std::vector<std::shared_ptr<Stream>>& streams) {
+  std::exception_ptr first = find_stream(nullptr)->synchronize();
+  for (const auto& stream : streams)
+    if (const auto error = stream->synchronize(); error && !first) first = error;
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace
+
+std::shared_ptr<Stream> find_stream(aclrtStream handle) {
+  static const auto& always = *new std::shared_ptr<Stream>(std::make_shared<Stream>());
+  return handle ? table<Stream>().find(handle) : always;
+}
+
+}  // namespace convbwd::cann
+
+using namespace convbwd;
+using namespace convbwd::cann;
+
+const char* aclGetRecentErrMsg() { return RecentMessage::take(); }
+
+float aclFloat16ToFloat(aclFloat16 value) { return widen(Half{value}); }
+aclFloat16 aclFloatToFloat16(float value) {
+  Half half;
+  narrow(value, half);
+  return half.bits;
+}
+
+size_t aclDataTypeSize(aclDataType type) {
+  switch (type) {
+    case ACL_INT8:
+    case ACL_UINT8:
+    case ACL_BOOL:
+    case ACL_HIFLOAT8:
+    case ACL_FLOAT8_E5M2:
+    case ACL_FLOAT8_E4M3FN:
+      return 1;
+    case ACL_FLOAT16:
+    case ACL_BF16:
+    case ACL_INT16:
+    case ACL_UINT16:
+      return 2;
+    case ACL_FLOAT:
+    case ACL_INT32:
+    case ACL_UINT32:
+    case ACL_COMPLEX32:
+      return 4;
+    case ACL_DOUBLE:
+    case ACL_INT64:
+    case ACL_UINT64:
+    case ACL_COMPLEX64:
+      return 8;
+    case ACL_COMPLEX128:
+      return 16;
+    default:
+      return 0;
+  }
+}
+
+aclError aclInit(const char*) {
+  return guarded("aclInit", kAcl, [] {
+    Runtime& r = runtime();
+    const std::lock_guard lock(r.mutex);
+    if (r.initialised) refuse(ACL_ERROR_REPEAT_INITIALIZE, "must be called once");
+    r.initialised = true;
+  });
+}
+
+aclError aclFinalize() {
+  return guarded("aclFinalize", kAcl, [] {
+    Runtime& r = runtime();
+    {
+      const std::lock_guard lock(r.mutex);
+      if (!r.initialised) refuse(ACL_ERROR_UNINITIALIZE, "aclInit must be called first");
+      r.initialised = false;
+      r.devices_set = 0;
+    }
+    const auto streams = table<Stream>().all();
+    table<Stream>().clear();
+    synchronize_all(streams);
+  });
+}
+
+aclError aclrtSetDevice(int32_t device) {
+  return guarded("aclrtSetDevice", kAcl, [&] { set_device(device); });
+}
+
+aclError aclrtResetDevice(int32_t device) {
+  return guarded("aclrtResetDevice", kAcl, [&] {
+    if (device != 0) refuse(ACL_ERROR_RT_INVALID_DEVICEID, "deviceId must be 0, the only device, got ", device);
+    Runtime& r = runtime();
+    {
+      const std::lock_guard lock(r.mutex);
+      if (r.devices_set == 0) refuse(ACL_ERROR_RT_CONTEXT_NULL, "aclrtSetDevice must be called first");
+      --r.devices_set;
+    }
+    synchronize_all(table<Stream>().all());
+  });
+}
+
+aclError aclrtGetDevice(int32_t* device) {
+  return guarded("aclrtGetDevice", kAcl, [&] {
+    need(device, "deviceId");
+    need_device();
+    *device = 0;
+  });
+}
+
+aclError aclrtGetDeviceCount(uint32_t* count) {
+  return guarded("aclrtGetDeviceCount", kAcl, [&] {
+    need(count, "count");
+    *count = 1;
+  });
+}
+
+aclError aclrtCreateContext(aclrtContext* context, int32_t device) {
+  return guarded("aclrtCreateContext", kAcl, [&] {
+    need(context, "context");
+    set_device(device);
+    *context = table<Context>().insert(std::make_shared<Context>());
+  });
+}
+
+aclError aclrtSetCurrentContext(aclrtContext context) {
+  return guarded("aclrtSetCurrentContext", kAcl, [&] {
+    if (!table<Context>().find(context))
+      refuse(ACL_ERROR_RT_CONTEXT_NULL, "context must be one of aclrtCreateContext, not destroyed");
+  });
+}
+
+aclError aclrtDestroyContext(aclrtContext context) {
+  return guarded("aclrtDestroyContext", kAcl, [&] {
+    if (!table<Context>().remove(context))
+      refuse(ACL_ERROR_INVALID_PARAM, "context must be one of aclrtCreateContext, not destroyed");
+    Runtime& r = runtime();
+    const std::lock_guard lock(r.mutex);
+    if (r.devices_set > 0) --r.devices_set;
+  });
+}
+
+aclError aclrtCreateStream(aclrtStream* stream) {
+  return guarded("aclrtCreateStream", kAcl, [&] {
+    need(stream, "stream");
+    need_device();
+    *stream = table<Stream>().insert(std::make_shared<Stream>());
+  });
+}
+
+aclError aclrtDestroyStream(aclrtStream handle) {
+  return guarded("aclrtDestroyStream", kAcl, [&] {
+    need(handle, "stream");
+    const auto stream = need_stream(handle);
+    table<Stream>().remove(handle);
+    synchronize(*stream);
+  });
+}
+
+aclError aclrtSynchronizeStream(aclrtStream handle) {
+  return guarded("aclrtSynchronizeStream", kAcl, [&] { synchronize(*need_stream(handle)); });
+}
+
+aclError aclrtSynchronizeDevice() {
+  return guarded("aclrtSynchronizeDevice", kAcl, [] { synchronize_all(table<Stream>().all()); });
+}
+
+aclError aclrtMalloc(void** pointer, size_t size, aclrtMemMallocPolicy) {
+  return guarded("aclrtMalloc", kAcl, [&] { allocate(pointer, size, device_memory(), "devPtr"); });
+}
+aclError aclrtFree(void* pointer) {
+  return guarded("aclrtFree", kAcl, [&] { release(pointer, device_memory(), "devPtr"); });
+}
+aclError aclrtMallocHost(void** pointer, size_t size) {
+  return guarded("aclrtMallocHost", kAcl, [&] { allocate(pointer, size, host_memory(), "hostPtr"); });
+}
+aclError aclrtFreeHost(void* pointer) {
+  return guarded("aclrtFreeHost", kAcl, [&] { release(pointer, host_memory(), "hostPtr"); });
+}
+
+aclError aclrtMemcpy(void* dst, size_t most, const void* src, size_t count, aclrtMemcpyKind kind) {
+  return guarded("aclrtMemcpy", kAcl, [&] {
+    check_copy(dst, most, src, count, kind);
+    std::memmove(dst, src, count);
+  });
+}
+
+aclError aclrtMemcpyAsync(void* dst, size_t most, const void* src, size_t count, aclrtMemcpyKind kind,
+                          aclrtStream stream) {
+  return guarded("aclrtMemcpyAsync", kAcl, [&] {
+    check_copy(dst, most, src, count, kind);
+    need_stream(stream)->push([=] { std::memmove(dst, src, count); });
+  });
+}
+
+aclError aclrtMemset(void* pointer, size_t most, int32_t value, size_t count) {
+  return guarded("aclrtMemset", kAcl, [&] {
+    need(pointer, "devPtr");
+    if (count > most) refuse(ACL_ERROR_RT_PARAM_INVALID, "count must be at most maxCount = ", most, ", got ", count);
+    check_extent(pointer, count, "devPtr");
+    std::memset(pointer, value, count);
+  });
+}

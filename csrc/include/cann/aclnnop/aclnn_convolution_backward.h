@@ -1,0 +1,37 @@
+// aclnnConvolutionBackward: the gradients of a convolution, as CANN's operator of this name computes them.
+#pragma once
+
+#include "aclnn/aclnn_base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// Checks a call, plans it and reads no data.
+///
+/// gradOutput (N, Cout, *), input (N, Cin, *) and weight (Cout, Cin / groups, *), transposed (Cin, Cout / groups, *),
+/// have rank 3 (format ND or NCL), 4 (ND or NCHW) or 5 (ND or NCDHW), any strides, and FLOAT, FLOAT16 or BF16 elements,
+/// also mixed. biasSizes is read only where input is empty. stride, padding, dilation and outputPadding have an entry
+/// for each spatial dimension; padding of rank 4 may be [up, down, left, right]. outputMask says which of gradInput,
+/// gradWeight and gradBias (Cout) are computed; others may be null and are not touched. Outputs are contiguous, of any
+/// of these types. cubeMathType: 0 KEEP_DTYPE, 1 ALLOW_FP32_DOWN_PRECISION, 2 USE_FP16, 3 USE_HF32.
+///
+/// ACLNN_ERR_PARAM_NULLPTR for a null argument that is needed, ACLNN_ERR_PARAM_INVALID for what breaks a rule;
+/// aclGetRecentErrMsg() says which. Sums are taken in float32 and rounded once, to nearest even.
+ACL_FUNC_VISIBILITY aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(
+    const aclTensor* gradOutput, const aclTensor* input, const aclTensor* weight, const aclIntArray* biasSizes,
+    const aclIntArray* stride, const aclIntArray* padding, const aclIntArray* dilation, bool transposed,
+    const aclIntArray* outputPadding, int groups, const aclBoolArray* outputMask, int8_t cubeMathType,
+    aclTensor* gradInput, aclTensor* gradWeight, aclTensor* gradBias, uint64_t* workspaceSize,
+    aclOpExecutor** executor);
+
+/// Gives the work to a stream. The workspace may be null where its size is 0; tensors' elements and the workspace are
+/// used until the stream is synchronised. Every mistake gives a code and leaves the executor as it was: null executor,
+/// workspace or elements ACLNN_ERR_PARAM_NULLPTR; a workspace too small, an executor that has run, an unknown stream
+/// ACLNN_ERR_PARAM_INVALID.
+ACL_FUNC_VISIBILITY aclnnStatus aclnnConvolutionBackward(void* workspace, uint64_t workspaceSize,
+                                                         aclOpExecutor* executor, aclrtStream stream);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,197 @@
+// The runtime: order and errors of streams, memory, the life of the device.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "acl/acl.h"
+#include "cann/stream.h"
+
+namespace convbwd::cann {
+namespace {
+
+class Runtime : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(aclInit(nullptr), ACL_SUCCESS);
+    ASSERT_EQ(aclrtSetDevice(0), ACL_SUCCESS);
+  }
+  void TearDown() override {
+    EXPECT_EQ(aclrtResetDevice(0), ACL_SUCCESS);
+    EXPECT_EQ(aclFinalize(), ACL_SUCCESS);
+  }
+};
+
+std::string text(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(StreamTest, WorksInOrder) {
+  std::vector<int> order;
+  Stream stream;
+  for (int i = 0; i < 100; ++i) stream.push([&order, i] { order.push_back(i); });
+  EXPECT_EQ(stream.synchronize(), nullptr);
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
+}
+
+TEST(StreamTest, WorksAside) {
+  std::atomic<bool> go = false;
+  Stream stream;
+  stream.push([&] { go.wait(false); });
+  go = true;  // were the task not aside, nobody would come here
+  go.notify_one();
+  EXPECT_EQ(stream.synchronize(), nullptr);
+}
+
+TEST(StreamTest, ErrorsComeBackOnce) {
+  Stream stream;
+  bool after = false;
+  stream.push([] { throw std::runtime_error("first"); });
+  stream.push([] { throw std::runtime_error("second"); });
+  stream.push([&] { after = true; });
+  EXPECT_EQ(text(stream.synchronize()), "first");
+  EXPECT_TRUE(after);
+  EXPECT_EQ(text(stream.synchronize()), "");
+}
+
+TEST(StreamTest, FinishesBeforeItGoes) {
+  int done = 0;
+  {
+    Stream stream;
+    for (int i = 0; i < 10; ++i) stream.push([&] { ++done; });
+  }
+  EXPECT_EQ(done, 10);
+}
+
+TEST(RuntimeTest, WantsToBeInitialised) {
+  void* p = nullptr;
+  EXPECT_EQ(aclrtSetDevice(0), ACL_ERROR_UNINITIALIZE);
+  EXPECT_STREQ(aclGetRecentErrMsg(), "aclrtSetDevice: aclInit must be called first");
+  EXPECT_STREQ(aclGetRecentErrMsg(), "");
+  EXPECT_EQ(aclFinalize(), ACL_ERROR_UNINITIALIZE);
+  EXPECT_EQ(aclInit(nullptr), ACL_SUCCESS);
+  EXPECT_EQ(aclInit(nullptr), ACL_ERROR_REPEAT_INITIALIZE);
+  EXPECT_EQ(aclrtMalloc(&p, 8, ACL_MEM_MALLOC_HUGE_FIRST), ACL_ERROR_RT_CONTEXT_NULL);
+  EXPECT_EQ(aclrtCreateStream(&p), ACL_ERROR_RT_CONTEXT_NULL);
+  EXPECT_EQ(p, nullptr);
+  EXPECT_EQ(aclrtResetDevice(0), ACL_ERROR_RT_CONTEXT_NULL);
+  EXPECT_EQ(aclrtSetDevice(1), ACL_ERROR_RT_INVALID_DEVICEID);
+  EXPECT_EQ(aclrtSetDevice(-1), ACL_ERROR_RT_INVALID_DEVICEID);
+  EXPECT_EQ(aclFinalize(), ACL_SUCCESS);
+}
+
+TEST_F(Runtime, StreamsOutliveNothing) {
+  aclrtStream stream = nullptr;
+  ASSERT_EQ(aclrtCreateStream(&stream), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSynchronizeStream(stream), ACL_SUCCESS);
+  EXPECT_EQ(aclrtDestroyStream(stream), ACL_SUCCESS);
+  EXPECT_EQ(aclrtDestroyStream(stream), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtSynchronizeStream(stream), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtDestroyStream(nullptr), ACL_ERROR_INVALID_PARAM);
+  ASSERT_EQ(aclrtCreateStream(&stream), ACL_SUCCESS);
+  EXPECT_EQ(aclFinalize(), ACL_SUCCESS);
+  EXPECT_EQ(aclrtDestroyStream(stream), ACL_ERROR_INVALID_PARAM);
+  SetUp();
+}
+
+TEST_F(Runtime, CopiesInOrderOfAStream) {
+  aclrtStream stream = nullptr;
+  ASSERT_EQ(aclrtCreateStream(&stream), ACL_SUCCESS);
+  std::array<char, 64> host{}, back{};
+  void* device = nullptr;
+  ASSERT_EQ(aclrtMalloc(&device, host.size(), ACL_MEM_MALLOC_NORMAL_ONLY), ACL_SUCCESS);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(device) % 64, 0u);
+  host.fill('x');
+  EXPECT_EQ(aclrtMemcpyAsync(device, 64, host.data(), 64, ACL_MEMCPY_HOST_TO_DEVICE, stream), ACL_SUCCESS);
+  EXPECT_EQ(aclrtMemcpyAsync(back.data(), 64, device, 64, ACL_MEMCPY_DEVICE_TO_HOST, stream), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSynchronizeDevice(), ACL_SUCCESS);
+  EXPECT_EQ(back, host);
+  EXPECT_EQ(aclrtMemset(device, 64, 'y', 32), ACL_SUCCESS);
+  EXPECT_EQ(aclrtMemcpy(back.data(), 64, device, 64, ACL_MEMCPY_DEVICE_TO_HOST), ACL_SUCCESS);
+  EXPECT_EQ(std::string(back.data(), 64), std::string(32, 'y') + std::string(32, 'x'));
+  EXPECT_EQ(aclrtFree(device), ACL_SUCCESS);
+  EXPECT_EQ(aclrtDestroyStream(stream), ACL_SUCCESS);
+}
+
+TEST_F(Runtime, MemoryUsedWrongly) {
+  char host[128] = {};
+  void *device = nullptr, *pinned = nullptr;
+  EXPECT_EQ(aclrtMalloc(nullptr, 8, ACL_MEM_MALLOC_HUGE_FIRST), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtMalloc(&device, 0, ACL_MEM_MALLOC_HUGE_FIRST), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtMalloc(&device, SIZE_MAX, ACL_MEM_MALLOC_HUGE_FIRST), ACL_ERROR_BAD_ALLOC);
+  EXPECT_EQ(aclrtMalloc(&device, SIZE_MAX / 2, ACL_MEM_MALLOC_HUGE_FIRST), ACL_ERROR_BAD_ALLOC);
+  ASSERT_EQ(aclrtMalloc(&device, 100, ACL_MEM_MALLOC_HUGE_FIRST), ACL_SUCCESS);
+  ASSERT_EQ(aclrtMallocHost(&pinned, 100), ACL_SUCCESS);
+
+  const auto copy = [&](void* dst, std::size_t most, const void* src, std::size_t count) {
+    return aclrtMemcpy(dst, most, src, count, ACL_MEMCPY_HOST_TO_DEVICE);
+  };
+  EXPECT_EQ(copy(nullptr, 8, host, 8), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(copy(device, 8, nullptr, 8), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(copy(device, 8, host, 9), ACL_ERROR_RT_PARAM_INVALID);
+  EXPECT_EQ(copy(device, 128, host, 101), ACL_ERROR_RT_PARAM_INVALID);
+  EXPECT_STREQ(aclGetRecentErrMsg(), "aclrtMemcpy: dst must have 101 bytes, got 100 in its allocation");
+  EXPECT_EQ(copy(host, 128, static_cast<char*>(device) + 90, 11), ACL_ERROR_RT_PARAM_INVALID);
+  EXPECT_EQ(copy(host, 128, static_cast<char*>(pinned) + 90, 10), ACL_SUCCESS);
+  EXPECT_EQ(aclrtMemcpy(device, 8, host, 8, static_cast<aclrtMemcpyKind>(9)), ACL_ERROR_RT_PARAM_INVALID);
+  EXPECT_EQ(aclrtMemcpyAsync(device, 8, host, 8, ACL_MEMCPY_HOST_TO_DEVICE, host), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtMemset(device, 8, 0, 9), ACL_ERROR_RT_PARAM_INVALID);
+  EXPECT_EQ(aclrtMemset(device, 200, 0, 101), ACL_ERROR_RT_PARAM_INVALID);
+  EXPECT_EQ(aclrtMemset(nullptr, 8, 0, 8), ACL_ERROR_INVALID_PARAM);
+
+  EXPECT_EQ(aclrtFree(pinned), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtFreeHost(pinned), ACL_SUCCESS);
+  EXPECT_EQ(aclrtFree(device), ACL_SUCCESS);
+  EXPECT_EQ(aclrtFree(device), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtFree(host), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtFree(nullptr), ACL_ERROR_INVALID_PARAM);
+}
+
+TEST_F(Runtime, ContextsSetTheDevice) {
+  std::int32_t device = -1;
+  std::uint32_t count = 0;
+  EXPECT_EQ(aclrtGetDevice(&device), ACL_SUCCESS);
+  EXPECT_EQ(aclrtGetDeviceCount(&count), ACL_SUCCESS);
+  EXPECT_EQ(device, 0);
+  EXPECT_EQ(count, 1u);
+  EXPECT_EQ(aclrtGetDevice(nullptr), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtGetDeviceCount(nullptr), ACL_ERROR_INVALID_PARAM);
+  aclrtContext context = nullptr;
+  EXPECT_EQ(aclrtCreateContext(nullptr, 0), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtCreateContext(&context, 3), ACL_ERROR_RT_INVALID_DEVICEID);
+  ASSERT_EQ(aclrtCreateContext(&context, 0), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSetCurrentContext(context), ACL_SUCCESS);
+  EXPECT_EQ(aclrtDestroyContext(context), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSetCurrentContext(context), ACL_ERROR_RT_CONTEXT_NULL);
+  EXPECT_EQ(aclrtDestroyContext(context), ACL_ERROR_INVALID_PARAM);
+}
+
+TEST_F(Runtime, MessagesBelongToTheirThread) {
+  EXPECT_EQ(aclrtFree(nullptr), ACL_ERROR_INVALID_PARAM);
+  std::thread([] { EXPECT_STREQ(aclGetRecentErrMsg(), ""); }).join();
+  EXPECT_STREQ(aclGetRecentErrMsg(), "aclrtFree: devPtr must not be null");
+}
+
+TEST(RuntimeTest, ElementTypes) {
+  EXPECT_EQ(aclFloat16ToFloat(0x3c00), 1.0F);
+  EXPECT_EQ(aclFloatToFloat16(65504.0F), 0x7bff);
+  for (const auto& [type, bytes] : std::vector<std::pair<aclDataType, std::size_t>>{
+           {ACL_FLOAT, 4}, {ACL_BF16, 2}, {ACL_HIFLOAT8, 1}, {ACL_DOUBLE, 8}, {ACL_COMPLEX128, 16}, {ACL_INT4, 0}})
+    EXPECT_EQ(aclDataTypeSize(type), bytes);
+}
+
+}  // namespace
+}  // namespace convbwd::cann
