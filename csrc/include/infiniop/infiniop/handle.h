@@ -1,0 +1,23 @@
+// The handle of a device.
+#pragma once
+
+#include "infinicore.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct InfiniopHandle* infiniopHandle_t;
+
+/// Of the device that infinirtSetDevice set. Null pointers here and in the other files are INFINI_STATUS_NULL_POINTER,
+/// what was destroyed or never made INFINI_STATUS_BAD_PARAM, unless they say otherwise.
+INFINI_API infiniStatus_t infiniopCreateHandle(infiniopHandle_t* handle_ptr);
+INFINI_API infiniStatus_t infiniopDestroyHandle(infiniopHandle_t handle);
+
+/// Why the latest call of this thread failed, and forgets it; "" where none did. Valid until this thread's next call.
+/// InfiniCore has no such function.
+INFINI_API const char* infiniopGetRecentErrMsg(void);
+
+#ifdef __cplusplus
+}
+#endif
