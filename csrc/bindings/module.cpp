@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "bindings/layouts.h"
 #include "bindings/numpy_view.h"
 #include "convbwd/convbwd.hpp"
 
@@ -396,6 +397,7 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
   m.def("cast", &cast, "See convbwd.formats.cast.", py::arg("array"), py::arg("format"), py::arg("source") = py::none(),
         py::arg("saturate") = false);
 
+  bind_layouts(m);
   m.def(
       "set_num_threads",
       [](py::handle n) {

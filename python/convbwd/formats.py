@@ -1,4 +1,4 @@
-"""Number formats that convolutions compute with: arrays of float64, float32 or float16 as codes, and back."""
+"""Formats of arrays: how numbers are coded (`cast`, `decode`), where elements lie in memory (`pack`, `unpack`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from convbwd import _core
+from convbwd._layouts import convert, pack, shape_of, unpack
+
+__all__ = ["cast", "convert", "decode", "pack", "shape_of", "unpack"]
 
 _PACKAGES = {"bfloat16": "ml_dtypes", "float8_e4m3fn": "ml_dtypes", "hifloat8": "en_dtypes"}
 

@@ -1,0 +1,166 @@
+"""Memory formats of images and weights: conversions between plain arrays and those that Ascend's operators use.
+
+A plain array has the axes ``(N, C, H, W)`` or ``(N, C, D, H, W)``; of weights N is the output channel and C the input
+channel within its group. The formats are
+
+======================  ===========================================================================================
+``"NCHW"``, ``"NCDHW"``  the plain array itself
+``"NHWC"``, ``"NDHWC"``  the axes in this order, likewise ``"HWCN"`` and ``"DHWCN"``
+``"NC1HWC0"``            ``(N, C1, H, W, C0)``: channel ``c`` is lane ``c % C0`` of block ``c // C0``
+``"NDC1HWC0"``           ``(N, D, C1, H, W, C0)``
+``"FRACTAL_Z"``          weights, ``(G1 * C1 * H * W, N1, 16, C0)``
+``"FRACTAL_Z_3D"``       weights, ``(G1 * D * C1 * H * W, N1, 16, C0)``
+======================  ===========================================================================================
+
+Lanes that no channel has are zero. C0 is 32 bytes unless stated: 8 float32, 16 float16 or bfloat16, 32 8-bit elements.
+Grouped weights are packed block-diagonally: ``E = min(lcm(lcm(C, C0) / C, lcm(N / groups, 16) / (N / groups)),
+groups)`` groups share blocks, so that ``C1 = ceil(E * C / C0)``, ``N1 = ceil(E * N / groups / 16)`` and
+``G1 = ceil(groups / E)``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from convbwd import _core
+
+__all__ = ["convert", "pack", "shape_of", "unpack"]
+
+_BLOCK_BYTES = 32
+
+
+def _itemsize(dtype: np.dtype[Any]) -> int:
+    if dtype.hasobject or dtype.itemsize not in (1, 2, 4, 8):
+        raise TypeError(f"formats: elements must have 1, 2, 4 or 8 bytes, got {dtype}")
+    return dtype.itemsize
+
+
+def shape_of(
+    shape: Sequence[SupportsIndex],
+    format: str,
+    dtype: DTypeLike = np.float32,
+    *,
+    groups: SupportsIndex = 1,
+    c0: SupportsIndex | None = None,
+) -> tuple[int, ...]:
+    """Return the shape that a plain array has in a format.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        ``(N, C, H, W)`` or ``(N, C, D, H, W)``, as the format's rank demands.
+    format : str
+        One of the module's formats.
+    dtype : dtype, default float32
+        Element type, which decides ``c0`` where that is not given.
+    groups : int, default 1
+        Groups of weights; they divide N. They matter to ``FRACTAL_Z`` and ``FRACTAL_Z_3D`` only.
+    c0 : int, optional
+        Channels of a block, instead of 32 bytes of them.
+
+    Returns
+    -------
+    tuple of int
+
+    Raises
+    ------
+    ValueError
+        Unknown format, wrong rank, groups that do not divide N, ``c0`` below 1, a size of 2**63 or more.
+    TypeError
+        Elements that do not have 1, 2, 4 or 8 bytes.
+
+    Examples
+    --------
+    >>> shape_of((2, 17, 1, 2, 3), "NDC1HWC0", np.float16)
+    (2, 1, 2, 2, 3, 16)
+    >>> shape_of((48, 4, 1, 3, 3), "FRACTAL_Z_3D", np.float16, groups=12)
+    (27, 1, 16, 16)
+    """
+    block = _BLOCK_BYTES // _itemsize(np.dtype(dtype)) if c0 is None else operator.index(c0)
+    return _core.packed_shape(format, [operator.index(size) for size in shape], operator.index(groups), block)
+
+
+def convert(
+    array: ArrayLike,
+    source: str,
+    target: str,
+    shape: Sequence[SupportsIndex],
+    *,
+    groups: SupportsIndex = 1,
+    c0: SupportsIndex | None = None,
+) -> NDArray[Any]:
+    """Return a copy in the format `target` of an array that is in the format `source`.
+
+    Parameters
+    ----------
+    array : array_like
+        Of the shape that `shape_of` states for `source`, of any dtype with elements of 1, 2, 4 or 8 bytes.
+    source, target : str
+        Formats of the same rank.
+    shape : sequence of int
+        Shape of the plain array.
+    groups, c0
+        As for `shape_of`.
+
+    Returns
+    -------
+    ndarray
+        C-contiguous, of the dtype of `array`. Lanes of blocks that no element has are zero, whatever `array` has there.
+
+    Raises
+    ------
+    ValueError
+        As for `shape_of`, and for an array of another shape.
+    TypeError
+        As for `shape_of`.
+    """
+    x = np.ascontiguousarray(array)
+    size = _itemsize(x.dtype)
+    expected = shape_of(shape, source, x.dtype, groups=groups, c0=c0)
+    if x.shape != expected:
+        raise ValueError(f"formats: the array must have shape {expected} in {source}, got {x.shape}")
+    result = np.empty(shape_of(shape, target, x.dtype, groups=groups, c0=c0), x.dtype)
+    block = _BLOCK_BYTES // size if c0 is None else operator.index(c0)
+    plain = [operator.index(n) for n in shape]
+    raw = f"u{size}"  # the buffer protocol does not know every dtype
+    _core.convert_format(result.view(raw), target, x.view(raw), source, plain, operator.index(groups), block)
+    return result
+
+
+def pack(array: ArrayLike, format: str, *, groups: SupportsIndex = 1, c0: SupportsIndex | None = None) -> NDArray[Any]:
+    """Return a plain array in a format; `convert` documents the rest.
+
+    Examples
+    --------
+    >>> pack(np.arange(1, 13).reshape(1, 3, 1, 2, 2), "NDC1HWC0", c0=4).reshape(4, 4)
+    array([[ 1,  5,  9,  0],
+           [ 2,  6, 10,  0],
+           [ 3,  7, 11,  0],
+           [ 4,  8, 12,  0]])
+    """
+    x = np.asarray(array)
+    return convert(x, "NCDHW" if x.ndim == 5 else "NCHW", format, x.shape, groups=groups, c0=c0)
+
+
+def unpack(
+    array: ArrayLike,
+    format: str,
+    shape: Sequence[SupportsIndex],
+    *,
+    groups: SupportsIndex = 1,
+    c0: SupportsIndex | None = None,
+) -> NDArray[Any]:
+    """Return the plain array of the given shape that is in a format; `convert` documents the rest.
+
+    Examples
+    --------
+    >>> x = np.arange(60.0, dtype=np.float16).reshape(2, 5, 3, 2)
+    >>> bool((unpack(pack(x, "NC1HWC0"), "NC1HWC0", x.shape) == x).all())
+    True
+    """
+    return convert(array, format, "NCDHW" if len(shape) == 5 else "NCHW", shape, groups=groups, c0=c0)
