@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 import convbwd
+from convbwd.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
 SOURCES = sorted(p.relative_to(CSRC) for p in CSRC.rglob("*") if p.suffix in (".cpp", ".hpp", ".h", ".inl"))
+FACES = ("cann", "infiniop")
 LAYERS = {
     "include/convbwd/types.hpp": 0,
+    "include/convbwd/layouts.hpp": 1,
+    **{f"include/{face}": 0 for face in FACES},  # plain C
     "base": 1,
     "kernels": 2,
     "format": 3,
@@ -20,12 +24,14 @@ LAYERS = {
     "conv": 5,
     "include": 5,
     "bindings": 6,
+    **{face: 6 for face in FACES},
 }
+ROOTS = ("", "include/", *(f"include/{face}/" for face in FACES))  # of what an include names
 
 
 def layer(path: str) -> tuple[str, int]:
     """Return the layer of a file below csrc and its height."""
-    name = path if path in LAYERS else path.partition("/")[0]
+    name = max((name for name in LAYERS if f"{path}/".startswith(f"{name}/")), key=len)
     return name, LAYERS[name]
 
 
@@ -33,8 +39,8 @@ def layer(path: str) -> tuple[str, int]:
 def test_includes_point_downwards(source: Path) -> None:
     name, height = layer(source.as_posix())
     for include in re.findall(r'^\s*#\s*include\s+"([^"]+)"', (CSRC / source).read_text(), re.MULTILINE):
-        path = f"include/{include}" if include.startswith("convbwd/") else include
-        assert (CSRC / path).is_file(), f"{source} includes {include}, which is not a path below csrc"
+        path = next((root + include for root in ROOTS if (CSRC / (root + include)).is_file()), None)
+        assert path, f"{source} includes {include}, which is not a path below csrc"
         other, below = layer(path)
         # `conv` implements the public C++ interface, which stands beside it.
         allowed = other == name or below < height or {name, other} == {"conv", "include"}
@@ -49,8 +55,9 @@ def test_headers_are_guarded(source: Path) -> None:
 
 @pytest.mark.parametrize("source", [s for s in SOURCES if s.parts[0] == "include"], ids=str)
 def test_public_headers_include_only_public_headers(source: Path) -> None:
+    root = CSRC / "include" / ("" if source.parts[1] == "convbwd" else source.parts[1])
     for include in re.findall(r'#include "([^"]+)"', (CSRC / source).read_text()):
-        assert include.startswith("convbwd/")
+        assert (root / include).is_file()
 
 
 def test_there_is_one_version() -> None:
@@ -61,6 +68,21 @@ def test_there_is_one_version() -> None:
     released = re.search(r"^## \[?(\d[\d.]*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert released is not None
     assert released[1] == version
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [
+        ("cmakedir", ["convbwdConfig.cmake", "convbwd_cannTargets.cmake", "convbwd_infiniopTargets.cmake"]),
+        ("libdir", ["libconvbwd.a", "libconvbwd_cann.so", "libconvbwd_infiniop.so"]),
+        ("includes", ["convbwd/convbwd.hpp", "aclnnop/aclnn_convolution_backward.h", "infiniop/ops/conv_backward.h"]),
+    ],
+)
+def test_installed_files_are_found(option: str, names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    main([f"--{option}"])
+    places = [Path(place.removeprefix("-I")) for place in capsys.readouterr().out.split()]
+    for name in names:
+        assert any((place / name).is_file() for place in places), f"{name} is not in {places}"
 
 
 def test_everything_public_is_documented() -> None:

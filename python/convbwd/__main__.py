@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
 import convbwd
 from convbwd import _accuracy, demo
+
+_FACES = ("cann", "infiniop")  # folders of headers
 
 
 def info() -> None:
@@ -31,6 +34,17 @@ def info() -> None:
         for name, value in facts.items():
             table.add_row(name, str(value))
         Console().print(table)
+
+
+def print_place(option: str) -> None:
+    """Print where the C and C++ files of the package are: what the option of this name asks for."""
+    root = Path(convbwd.__file__).parent
+    includes = [root / "include", *(root / "include" / face for face in _FACES)]
+    places = {"cmakedir": [root / "lib" / "cmake" / "convbwd"], "libdir": [root / "lib"], "includes": includes}[option]
+    for place in places:
+        if not place.is_dir():
+            sys.exit(f"{place} does not exist: this convbwd was not installed by pip")
+    print(*(f"-I{place}" if option == "includes" else place for place in places))
 
 
 def digits(epochs: int) -> None:
@@ -99,7 +113,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("command", nargs="?", choices=commands, default="digits")
     parser.add_argument("--epochs", type=int, default=20, help="epochs of training (default: %(default)s)")
     parser.add_argument("--plot", metavar="PNG", help="where accuracy draws its plot (needs matplotlib)")
+    places = parser.add_mutually_exclusive_group()
+    for option, text in (
+        ("cmakedir", "print the directory for CMAKE_PREFIX_PATH"),
+        ("libdir", "print the directory of the libraries"),
+        ("includes", "print the compiler's options for the headers"),
+    ):
+        places.add_argument(f"--{option}", action="store_const", dest="place", const=option, help=text)
     options = parser.parse_args(arguments)
+    if options.place:
+        return print_place(options.place)
     if options.command == "info":
         return info()
     if options.command == "accuracy":
