@@ -54,7 +54,7 @@ def test_commands_exist() -> None:
         assert (ROOT / script).is_file(), script
 
 
-@pytest.mark.parametrize("path", ["README.md", "csrc/README.md", "bench/README.md"])
+@pytest.mark.parametrize("path", ["README.md", "csrc/README.md", "bench/README.md", "docs/names.md"])
 def test_links_lead_somewhere(path: str) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / path).read_text()):
         assert ((ROOT / path).parent / target).exists(), target
