@@ -39,9 +39,13 @@ DType dtype_of(const TensorObject& t, const char* name) {
       return DType::float16;
     case ACL_BF16:
       return DType::bfloat16;
+    case ACL_HIFLOAT8:
+      return DType::hifloat8;
+    case ACL_FLOAT8_E4M3FN:
+      return DType::float8_e4m3fn;
     default:
-      refuse(ACLNN_ERR_PARAM_INVALID, name, " must be FLOAT, FLOAT16 or BF16, got aclDataType ",
-             static_cast<int>(t.dtype));
+      refuse(ACLNN_ERR_PARAM_INVALID, name,
+             " must be FLOAT, FLOAT16, BF16, HIFLOAT8 or FLOAT8_E4M3FN, got aclDataType ", static_cast<int>(t.dtype));
   }
 }
 
@@ -246,6 +250,7 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
     r.transposed = transposed;
     r.output_padding = *output_padding;
     r.groups = groups;
+    r.cube_math_type = static_cast<CubeMathType>(cubeMathType);
     for (std::size_t i = 0; i < 3; ++i) r.output_mask[i] = call->mask[i] = (*mask)[i];
 
     if (empty(x->shape))

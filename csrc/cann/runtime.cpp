@@ -5,7 +5,7 @@
 
 #include "acl/acl.h"
 #include "base/allocations.h"
-#include "base/half.h"
+#include "base/formats.h"
 #include "cann/objects.h"
 
 namespace convbwd::cann {

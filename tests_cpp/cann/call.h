@@ -26,7 +26,18 @@ inline std::int64_t product(const Ints& shape) {
 }
 
 inline DType dtype_of(aclDataType type) {
-  return type == ACL_FLOAT16 ? DType::float16 : type == ACL_BF16 ? DType::bfloat16 : DType::float32;
+  switch (type) {
+    case ACL_FLOAT16:
+      return DType::float16;
+    case ACL_BF16:
+      return DType::bfloat16;
+    case ACL_HIFLOAT8:
+      return DType::hifloat8;
+    case ACL_FLOAT8_E4M3FN:
+      return DType::float8_e4m3fn;
+    default:
+      return DType::float32;
+  }
 }
 
 /// A tensor with elements of its own, which begin as `value`; the storage is as large as the shape unless stated.

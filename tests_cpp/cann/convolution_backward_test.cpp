@@ -140,6 +140,41 @@ TEST(ConvolutionBackward, RoundsToWhatTheOutputsAre) {
   expect_all(mixed.grad_bias, 3, "gradBias");
 }
 
+TEST(ConvolutionBackward, RoundsOperandsAsCubeMathTypeSays) {
+  // HF32 keeps 2^-11 beside 1, float16 2^-10; 2^-26 is too small for float16.
+  for (const auto& [value, expected] :
+       {std::pair{1 + 0x1p-12, std::array{3 + 3 * 0x1p-12, 3.0, 3.0, 3.0}},
+        {1 + 0x1p-10, std::array{3 + 3 * 0x1p-10, 3 + 3 * 0x1p-10, 3 + 3 * 0x1p-10, 3 + 3 * 0x1p-10}},
+        {1 + 0x1p-11, std::array{3 + 3 * 0x1p-11, 3 + 3 * 0x1p-11, 3.0, 3 + 3 * 0x1p-11}},
+        {0x1p-26, std::array{3 * 0x1p-26, 3 * 0x1p-26, 0.0, 3 * 0x1p-26}}})
+    for (int mode = 0; mode < 4; ++mode) {
+      Call c = Call::of({{1, 2, 3}}, {{1, 2, 5}}, {{2, 2, 3}}, {1}, {0}, {1});
+      c.grad_output.value = value;
+      c.cube_math_type = mode;
+      c.run();
+      EXPECT_EQ(c.grad_weight[0], expected[static_cast<std::size_t>(mode)]) << value << " in mode " << mode;
+      EXPECT_EQ(c.grad_bias[0], 3 * value);  // of what gradOutput is
+    }
+}
+
+TEST(ConvolutionBackward, EightBits) {
+  for (const aclDataType dtype : {ACL_HIFLOAT8, ACL_FLOAT8_E4M3FN})
+    for (const aclDataType weight : {ACL_FLOAT, dtype}) {
+      Call c = one_dimensional();
+      for (Argument* t : {&c.grad_output, &c.input, &c.weight, &c.grad_input}) t->dtype = dtype;
+      c.grad_weight.dtype = weight;
+      c.run();
+      expect_all(c.grad_input, 2, "gradInput");
+      expect_all(c.grad_weight, 12, "gradWeight");
+      expect_all(c.grad_bias, 12, "gradBias");
+      c.grad_bias.dtype = dtype;
+      EXPECT_EQ(c.plan(), 561103);
+      c.grad_bias.dtype = ACL_FLOAT;
+      c.weight.dtype = ACL_FLOAT16;  // mixed
+      EXPECT_EQ(c.plan(), 161002);
+    }
+}
+
 TEST(ConvolutionBackward, LeavesMaskedOutputsAlone) {
   for (unsigned bits = 0; bits < 8; ++bits) {
     Call c = two_dimensional();

@@ -11,13 +11,18 @@ extern "C" {
 ///
 /// gradOutput (N, Cout, *), input (N, Cin, *) and weight (Cout, Cin / groups, *), transposed (Cin, Cout / groups, *),
 /// have rank 3 (format ND or NCL), 4 (ND or NCHW) or 5 (ND or NCDHW), any strides, and FLOAT, FLOAT16 or BF16 elements,
-/// also mixed. biasSizes is read only where input is empty. stride, padding, dilation and outputPadding have an entry
-/// for each spatial dimension; padding of rank 4 may be [up, down, left, right]. outputMask says which of gradInput,
-/// gradWeight and gradBias (Cout) are computed; others may be null and are not touched. Outputs are contiguous, of any
-/// of these types. cubeMathType: 0 KEEP_DTYPE, 1 ALLOW_FP32_DOWN_PRECISION, 2 USE_FP16, 3 USE_HF32.
+/// also mixed, or all of them HIFLOAT8 or FLOAT8_E4M3FN elements. biasSizes is read only where input is empty. stride,
+/// padding, dilation and outputPadding have an entry for each spatial dimension; padding of rank 4 may be [up, down,
+/// left, right]. outputMask says which of gradInput, gradWeight and gradBias (Cout) are computed; others may be null
+/// and are not touched. Outputs are contiguous, of any of the types of 16 bits and more; of 8-bit operands gradInput
+/// has the operands' type, gradWeight that or FLOAT.
+///
+/// cubeMathType says how FLOAT and BF16 operands are rounded before they are multiplied, as on Atlas A2 and A3:
+/// 0 KEEP_DTYPE not at all; 1 ALLOW_FP32_DOWN_PRECISION and 3 USE_HF32 FLOAT to 11 bits of the mantissa; 2 USE_FP16
+/// both to FLOAT16. It acts where the operands promote to FLOAT or BF16. gradBias sums gradOutput as it is.
 ///
 /// ACLNN_ERR_PARAM_NULLPTR for a null argument that is needed, ACLNN_ERR_PARAM_INVALID for what breaks a rule;
-/// aclGetRecentErrMsg() says which. Sums are taken in float32 and rounded once, to nearest even.
+/// aclGetRecentErrMsg() says which. Sums are taken in float32 and rounded once.
 ACL_FUNC_VISIBILITY aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(
     const aclTensor* gradOutput, const aclTensor* input, const aclTensor* weight, const aclIntArray* biasSizes,
     const aclIntArray* stride, const aclIntArray* padding, const aclIntArray* dilation, bool transposed,
