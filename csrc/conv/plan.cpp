@@ -127,7 +127,7 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
       width *= static_cast<Index>(members);
     }
   const bool few = algorithm != Algorithm::blas && width <= kFewChannels;
-  if (algorithm == Algorithm::automatic && !strict && !blas) {
+  if (algorithm == Algorithm::automatic && !blas) {
     // What multiplies less or faster than the direct passes, where it is expected to take less time than they do.
     double most = kWorthwhile;
     std::unique_ptr<Pass> best;
@@ -136,7 +136,8 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
         if (auto pass = weights ? make_matrix_weights(spec, native, *unit) : make_matrix(spec, native, *unit))
           if (const double time = pass->nanoseconds() / direct_nanoseconds(spec, native.lanes); time < most)
             most = time, best = std::move(pass);
-    if (auto pass = make_winograd(spec, native, most)) best = std::move(pass);
+    if (!strict)
+      if (auto pass = make_winograd(spec, native, most)) best = std::move(pass);
     if (best) return best;
   }
   for (const std::size_t budget : {spec.budget, kNoLimit}) {

@@ -441,7 +441,7 @@ void Matrix::run(const Operands& o, std::byte* workspace) const {
     Carver carver(slot(workspace, number));
     return carve(carver);
   };
-  Fit fit;
+  Fit fit(spec_.precision == Precision::strict);
   if (layout_.mode == Mode::packed)
     parallel_for(spec_.problem.groups * panels_, slots(), [&](Index i, int number) {
       pack(o.w, i / panels_, i % panels_, {0, blocks_}, slot_of(number).weights, packed + i * blocks_ * panel_block(),

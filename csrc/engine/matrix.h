@@ -2,8 +2,8 @@
 // brought in; kernels then add up tiles of products in float32.
 //
 // The unit flushes what is tiny and turns infinities into NaN. Every split tells the magnitudes that it saw: where one
-// lies outside of what the unit serves, the direct pass computes the whole result again. So every element has the bound
-// of direct sums.
+// lies outside of what the unit serves, the direct pass computes the whole result again. With strict precision that is
+// any element, so that each has the bound of direct sums.
 //
 // matrix.cpp computes images (unknown x and y), matrix_weights.cpp weights (unknown w).
 #pragma once
@@ -26,11 +26,11 @@ constexpr Index kMinTasks = 8;
 /// Terms that hold every value of an operand.
 inline int terms_of(DType t) { return (significand_bits(t) + 7) / 8; }
 
-/// Whether products of such magnitudes keep all their terms: those of the smallest lie 2^26 above what the unit flushes
-/// (2^-126), and no sum of the largest overflows.
-inline bool fits(const Magnitudes& m) {
+/// Whether no sum of products of such magnitudes overflows, and products of the largest ones keep all their terms: they
+/// lie 2^26 above what the unit flushes (2^-126). For `elements` those of the smallest ones too.
+inline bool fits(const Magnitudes& m, bool elements) {
   constexpr auto bits = [](float f) { return std::bit_cast<std::uint32_t>(f); };
-  return m.most == 0 || (m.least >= bits(0x1p-50f) && m.most <= bits(0x1p+50f));
+  return m.most == 0 || ((elements ? m.least : m.most) >= bits(0x1p-50f) && m.most <= bits(0x1p+50f));
 }
 
 /// How many products of terms stand for one.
@@ -60,12 +60,15 @@ inline bool in_place(const View& v, const Index3& box) {
 
 class Fit {
  public:
+  /// `elements`: every element keeps its bound, not the result as a whole.
+  explicit Fit(bool elements) : elements_(elements) {}
   void see(const Magnitudes& magnitudes) {
-    if (!fits(magnitudes)) good_.store(false, std::memory_order_relaxed);
+    if (!fits(magnitudes, elements_)) good_.store(false, std::memory_order_relaxed);
   }
   explicit operator bool() const { return good_.load(std::memory_order_relaxed); }
 
  private:
+  const bool elements_;
   std::atomic<bool> good_{true};
 };
 

@@ -258,7 +258,7 @@ void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
     Carver carver(slot(workspace, number));
     return carve(carver);
   };
-  Fit fit;
+  Fit fit(spec_.precision == Precision::strict);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const Slot s = slot_of(number);
     const Block b = block(i / slabs_);
