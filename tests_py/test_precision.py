@@ -73,8 +73,8 @@ def test_each_takes_what_it_may(rng: np.random.Generator, name: str, precision: 
     wanted = {"strict": None, "default": exact, "fast": large}[precision]
     if wanted is None or BLAS_SERVES:
         assert "winograd" not in text
-    else:
-        assert wanted in text
+    else:  # a matrix unit may be faster than what multiplies less
+        assert wanted in text or (convbwd.build_info()["isa"] == "amx" and "matrix" in text)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -230,16 +230,15 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads
   impl->weight = five_axes(r.weight, false);
   impl->input.dtype = c.operands[1];
   impl->weight.dtype = c.operands[2];
-  // Who asks for a device's rounding of operands wants nothing else rounded before the sum.
-  const bool strict = r.algorithm == Algorithm::automatic && r.cube_math_type != CubeMathType::keep_dtype;
-  const Algorithm algorithm = strict ? Algorithm::direct : r.algorithm;
   const View &input = impl->input, &weight = impl->weight, &grad_output = impl->grad_output;
-  PassSpec spec{p, Unknown::y, {}, threads, 0, r.precision};
+  // Who asks for a device's rounding of operands wants nothing else rounded before the sum.
+  const bool rounded = r.cube_math_type != CubeMathType::keep_dtype && r.precision == Precision::default_;
+  PassSpec spec{p, Unknown::y, {}, threads, 0, rounded ? Precision::strict : r.precision};
   if (!r.grad_output) {
     const View& output = impl->results[0] = result_view(r, c, 0);
     spec.unknown = c.transposed ? Unknown::x : Unknown::y;
     spec.operands = {c.transposed ? output : input, weight, c.transposed ? input : output, {}};
-    if (!empty) impl->output = make_pass(spec, algorithm);
+    if (!empty) impl->output = make_pass(spec, r.algorithm);
     return impl;
   }
   impl->is_backward = true;
@@ -250,17 +249,17 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads
     const View& grad_input = impl->results[0] = result_view(r, c, 0);
     spec.unknown = c.transposed ? Unknown::y : Unknown::x;
     spec.operands = {c.transposed ? grad_output : grad_input, weight, c.transposed ? grad_input : grad_output, {}};
-    if (!empty) impl->grad_input = make_pass(spec, algorithm);
+    if (!empty) impl->grad_input = make_pass(spec, r.algorithm);
   }
   if (r.output_mask[1]) {
     const View& grad_weight = impl->results[1] = result_view(r, c, 1);
     spec.unknown = Unknown::w;
     spec.operands = {c.transposed ? grad_output : input, grad_weight, c.transposed ? input : grad_output, {}};
-    if (!empty) impl->grad_weight = make_pass(spec, algorithm);
+    if (!empty) impl->grad_weight = make_pass(spec, r.algorithm);
   }
   const bool summable = std::find(grad_output.size.begin(), grad_output.size.end(), 0) == grad_output.size.end();
   if (r.output_mask[2] && summable)
-    impl->grad_bias = make_bias_gradient(as_stored(grad_output), algorithm == Algorithm::reference, threads);
+    impl->grad_bias = make_bias_gradient(as_stored(grad_output), r.algorithm == Algorithm::reference, threads);
   return impl;
 }
 
