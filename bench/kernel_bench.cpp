@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -146,32 +147,58 @@ void reduce(benchmark::State& state, R (*kernel)(const T*, std::int64_t)) {
 /// Winograd's transforms of a row of tiles, or of as many vectors of weights; tiles (or vectors) are counted.
 template <class T>
 struct Winograd {
-  static constexpr std::int64_t kTiles = 14, kWidth = 2 * kTiles;
-  static constexpr int kFrequencies = 16, kTaps = 9;
+  static constexpr std::int64_t kTiles = 14;
 
-  explicit Winograd(const KernelSet<T>& kernels)
-      : set(kernels),
-        fstep(kTiles * kernels.lanes),
-        pixels(numbers<T>(4 * kWidth * kernels.lanes)),
-        frequencies(numbers<T>(kFrequencies * fstep)),
-        weights(numbers<T>(fstep * kTaps + kernels.lanes)) {
-    for (int i = 0; i < 4; ++i) rows[i] = pixels.data() + i * kWidth * kernels.lanes;
+  Winograd(const KernelSet<T>& set, const WinogradKernels<T>& transforms)
+      : kernels(transforms),
+        lanes(set.lanes),
+        width(kTiles * transforms.tile[1]),
+        fstep(kTiles * lanes),
+        taps(transforms.window[0] * transforms.window[1]),
+        pixels(numbers<T>(kMostRows * width * lanes)),
+        frequencies(numbers<T>((transforms.tile[0] + transforms.window[0] - 1) *
+                               (transforms.tile[1] + transforms.window[1] - 1) * fstep)),
+        weights(numbers<T>(fstep * taps + lanes)) {
+    for (int i = 0; i < kMostRows; ++i) rows[i] = pixels.data() + i * width * lanes;
   }
 
-  const KernelSet<T>& set;
-  std::ptrdiff_t fstep;
+  static constexpr int kMostRows = 6;
+  const WinogradKernels<T>& kernels;
+  std::ptrdiff_t lanes, width, fstep, taps;
   std::vector<T> pixels, frequencies, weights;
-  T* rows[4];
+  T* rows[kMostRows];
 };
 
 template <class T, class F>
-void winograd(benchmark::State& state, const KernelSet<T>& set, const F& transform) {
-  Winograd<T> data(set);
+void winograd(benchmark::State& state, const KernelSet<T>& set, int number, const F& transform) {
+  Winograd<T> data(set, set.winograd[number]);
   for (auto _ : state) {
     transform(data);
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(state.iterations() * Winograd<T>::kTiles);
+}
+
+/// Products of a matrix unit, counted as those of the values that the terms stand for.
+void matrix(benchmark::State& state, const MatrixKernels& unit, int terms) {
+  constexpr std::int64_t kSteps = 4, kRows = 32, kColumns = 32, kTile = 1024;
+  const std::vector<std::uint16_t> a(kSteps * 2 * kTile), b(kSteps * 2 * kTile);
+  std::vector<float> c(kRows * kColumns);
+  std::ptrdiff_t at[kSteps];
+  for (std::int64_t s = 0; s < kSteps; ++s) at[s] = s * kTile;
+  MatrixCall call;
+  call.a = {a.data(), 64, kTile, 0, terms, at};
+  call.b = {b.data(), 64, kTile, 0, terms, at};
+  call.steps = call.stretch = kSteps;
+  call.rows = kRows;
+  call.columns = call.ldc = kColumns;
+  call.c = c.data();
+  call.accumulate = false;
+  for (auto _ : state) {
+    unit.multiply(call);
+    benchmark::ClobberMemory();
+  }
+  count_products(state, kRows * kColumns * kSteps * 32);
 }
 
 template <class T>
@@ -195,23 +222,26 @@ void register_set(const KernelSet<T>& set) {
   add("sum", reduce<T, double>, set.sum);
   add("peak", reduce<T, T>, set.peak);
   using W = Winograd<T>;
-  const auto add_winograd = [&](const char* name, auto transform) {
-    add(std::string("winograd/") + name, winograd<T, decltype(transform)>, set, transform);
-  };
-  add_winograd("image", [](W& d) {
-    d.set.winograd.image(d.frequencies.data(), d.fstep, d.set.lanes, d.rows, -1, W::kWidth, W::kTiles);
-  });
-  add_winograd("gradient", [](W& d) {
-    d.set.winograd.gradient(d.frequencies.data(), d.fstep, d.set.lanes, d.rows, W::kWidth, W::kTiles);
-  });
-  add_winograd("weights", [](W& d) {
-    d.set.winograd.weights(d.frequencies.data(), d.fstep, d.weights.data(), W::kTaps, W::kTiles, false);
-  });
-  add_winograd("output", [](W& d) {
-    d.set.winograd.output(d.rows, d.set.lanes, W::kWidth, d.frequencies.data(), d.fstep, d.set.lanes, W::kTiles);
-  });
-  add_winograd("taps",
-               [](W& d) { d.set.winograd.taps(d.weights.data(), d.fstep, d.frequencies.data(), d.fstep, W::kTiles); });
+  for (int i = 0; i < static_cast<int>(std::size(set.winograd)); ++i) {
+    const WinogradKernels<T>& w = set.winograd[i];
+    const std::string tile = "winograd/" + std::to_string(w.tile[0]) + "x" + std::to_string(w.tile[1]) + "," +
+                             std::to_string(w.window[0]) + "x" + std::to_string(w.window[1]) + "/";
+    const auto add_winograd = [&](const char* name, auto transform) {
+      add(tile + name, winograd<T, decltype(transform)>, set, i, transform);
+    };
+    add_winograd("image",
+                 [](W& d) { d.kernels.image(d.frequencies.data(), d.fstep, d.lanes, d.rows, -1, d.width, W::kTiles); });
+    add_winograd("gradient",
+                 [](W& d) { d.kernels.gradient(d.frequencies.data(), d.fstep, d.lanes, d.rows, d.width, W::kTiles); });
+    add_winograd("weights", [](W& d) {
+      d.kernels.weights(d.frequencies.data(), d.fstep, d.weights.data(), d.taps, W::kTiles, false);
+    });
+    add_winograd("output", [](W& d) {
+      d.kernels.output(d.rows, d.lanes, d.width, d.frequencies.data(), d.fstep, d.lanes, W::kTiles);
+    });
+    add_winograd("taps",
+                 [](W& d) { d.kernels.taps(d.weights.data(), d.fstep, d.frequencies.data(), d.fstep, W::kTiles); });
+  }
 }
 
 }  // namespace
@@ -225,6 +255,12 @@ int main(int argc, char** argv) {
   }
   CONVBWD_ISA_LIST(CONVBWD_REGISTER)
 #undef CONVBWD_REGISTER
+  for (const convbwd::Isa isa : convbwd::kIsas)
+    if (const convbwd::MatrixKernels* unit = convbwd::matrix_kernels(isa); unit && convbwd::supported(isa))
+      for (const int terms : {1, 2, 3})
+        benchmark::RegisterBenchmark(
+            (std::string(unit->name) + "/multiply/" + std::to_string(terms) + "_terms").c_str(),
+            [=](benchmark::State& state) { convbwd::matrix(state, *unit, terms); });
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();
