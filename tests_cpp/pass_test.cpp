@@ -18,6 +18,7 @@
 #include "conv/problem.h"
 #include "engine/blas.h"
 #include "kernels/list.h"
+#include "support/call.h"
 #include "support/guarded_buffer.h"
 #include "support/isa.h"
 #include "support/plain_kernels.h"
@@ -31,9 +32,6 @@ static void PrintTo(const Problem& p, std::ostream* out) { *out << to_string(p);
 
 namespace test {
 namespace {
-
-constexpr std::size_t kNoLimit = std::size_t{1} << 40;
-constexpr int kThreads = 3;
 
 // The kernel sets that run here: those of the list, BLAS, and some with odd tiles.
 template <class T>
@@ -63,145 +61,18 @@ std::vector<Maker<T>> makers(Unknown unknown) {
   return {{"gather", make_gather, gathering}, {"rows", make_rows, kernel_sets<T>()}, {"reference", reference, any}};
 }
 
-// ------------------------------------------------------------------------------------------------------------ a call
-
-struct CallSetup {
-  Problem problem;
-  Unknown unknown;
-  std::array<DType, 3> dtypes;  // of x, w, y
-  std::array<Layout, 3> layouts;
-  bool biased = false;
-};
-
-// Operands with their data, and a fresh result for each run.
-class Call {
- public:
-  Call(const CallSetup& setup, Random& random)
-      : setup_(setup), sizes_{x_size(setup.problem), w_size(setup.problem), y_size(setup.problem)} {
-    for (std::size_t i = 0; i < 3; ++i)
-      tensors_[i] = std::make_unique<TestTensor>(sizes_[i], setup.dtypes[i], setup.layouts[i]);
-    if (setup.biased) {
-      bias_ = std::make_unique<TestTensor>(Index5{1, sizes_[result()][1], 1, 1, 1}, setup.dtypes[1],
-                                           random.integer(0, 1) ? Layout::gaps : Layout::expanded);
-      bias_->fill_integers(random, -9, 9);
-    }
-  }
-  std::size_t result() const { return setup_.unknown == Unknown::x ? 0 : setup_.unknown == Unknown::w ? 1 : 2; }
-
-  bool dense() const { return setup_.layouts == std::array<Layout, 3>{}; }
-
-  void fill_integers(Random& random) {
-    for (std::size_t i = 0; i < 3; ++i)
-      if (i != result()) tensors_[i]->fill_integers(random, -3, 3);
-  }
-  void fill_reals(Random& random) {
-    for (std::size_t i = 0; i < 3; ++i)
-      if (i != result()) tensors_[i]->fill_reals(random);
-  }
-  // Puts a value into one element of each operand.
-  void put_everywhere(Random& random, double value) {
-    for (std::size_t i = 0; i < 3; ++i) {
-      if (i == result()) continue;
-      const View& v = tensors_[i]->view();
-      Index5 at;
-      for (std::size_t a = 0; a < 5; ++a) at[a] = random.integer(0, v.size[a] - 1);
-      set(v.data, v.dtype, v.offset(at), value);
-    }
-  }
-
-  PassSpec spec(std::size_t budget, int threads = kThreads) const {
-    return {setup_.problem, setup_.unknown, operands(nullptr), threads, budget};
-  }
-
-  // Results by the definition, rounded to the result's type.
-  const std::vector<double>& expected() {
-    if (!expected_.empty()) return expected_;
-    std::array<std::vector<double>, 3> v;
-    for (std::size_t i = 0; i < 3; ++i)
-      if (i != result()) v[i] = tensors_[i]->values();
-    const Index5& size = sizes_[result()];
-    const auto place = [](const Index5& s, const Index5& i) {
-      return static_cast<std::size_t>((((i[0] * s[1] + i[1]) * s[2] + i[2]) * s[3] + i[3]) * s[4] + i[4]);
-    };
-    if (bias_) {
-      const View& b = bias_->view();
-      for_each_index(size, [&](const Index5& i) { expected_.push_back(get(b.data, b.dtype, i[1] * b.stride[1])); });
-    } else {
-      expected_.resize(static_cast<std::size_t>(size[0] * size[1] * size[2] * size[3] * size[4]));
-    }
-    for_each_product(setup_.problem, [&](const Index5& x, const Index5& w, const Index5& y) {
-      const std::array<std::size_t, 3> at{place(sizes_[0], x), place(sizes_[1], w), place(sizes_[2], y)};
-      const std::size_t r = result(), a = r == 0 ? 2 : 0, b = r == 1 ? 2 : 1;
-      expected_[at[r]] += v[a][at[a]] * v[b][at[b]];
-    });
-    for (double& e : expected_) {
-      std::array<std::byte, 8> rounded;
-      const DType t = setup_.dtypes[result()];
-      set(rounded.data(), t, 0, e);
-      e = get(rounded.data(), t, 0);
-    }
-    return expected_;
-  }
-
-  // What a pass computes; checks that it writes elements of the result only, and its workspace only.
-  std::vector<double> run(const Pass& pass) {
-    TestTensor to(sizes_[result()], setup_.dtypes[result()], setup_.layouts[result()]);
-    GuardedBuffer workspace(pass.workspace_bytes());
-    pass.run(operands(&to), workspace.as<std::byte>());
-    EXPECT_TRUE(to.gaps_intact()) << "written between the elements of the result";
-    return to.values();
-  }
-  void check(const Pass& pass) {
-    const std::vector<double> got = run(pass);
-    const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
-    const auto wrong = std::mismatch(got.begin(), got.end(), expected().begin(), same);
-    EXPECT_TRUE(wrong.first == got.end()) << "element " << wrong.first - got.begin() << " of " << got.size() << " is "
-                                          << *wrong.first << ", not " << *wrong.second;
-  }
-
- private:
-  Operands operands(const TestTensor* to) const {
-    std::array<View, 3> v;
-    for (std::size_t i = 0; i < 3; ++i) v[i] = tensors_[i]->view();
-    if (to) v[result()] = to->view();
-    return {v[0], v[1], v[2], bias_ ? bias_->view() : View{}};
-  }
-
-  CallSetup setup_;
-  std::array<Index5, 3> sizes_;
-  std::array<std::unique_ptr<TestTensor>, 3> tensors_;
-  std::unique_ptr<TestTensor> bias_;
-  std::vector<double> expected_;
-};
-
-std::ostream& operator<<(std::ostream& out, const CallSetup& s) {
-  out << "unknown " << "xwy"[static_cast<int>(s.unknown)] << (s.biased ? " with bias" : "");
-  for (std::size_t i = 0; i < 3; ++i)
-    out << ", " << "xwy"[i] << ' ' << name_of(s.dtypes[i]) << " layout " << static_cast<int>(s.layouts[i]);
-  return out;
-}
-
 // Every plan that smaller and smaller budgets lead to.
 template <class T>
-void check_all(Call& call, Unknown unknown) {
+void check_all(const Call& call, Unknown unknown) {
+  const std::vector<double> expected = call.expected();
   for (const Maker<T>& maker : makers<T>(unknown))
     for (const KernelSet<T>* set : maker.sets) {
       SCOPED_TRACE(std::string(maker.name) + " on " + set->name + " " + set->gather[0].name);
-      std::string last;
-      auto pass = maker.make(call.spec(kNoLimit), *set);
-      ASSERT_NE(pass, nullptr);
-      for (std::size_t budget = kNoLimit; pass; pass = maker.make(call.spec(budget), *set)) {
-        EXPECT_TRUE(!call.dense() || pass->workspace_bytes() <= budget)
-            << budget << " bytes allowed: " << pass->explain();
-        if (pass->explain() != last) {
-          last = pass->explain();
-          SCOPED_TRACE(last);
-          call.check(*pass);
-          if (testing::Test::HasFailure()) return;
-        }
-        if (budget == 0) break;
-        budget = std::min(budget, pass->workspace_bytes()) / 2;
-      }
+      ASSERT_NE(maker.make(call.spec(kNoLimit), *set), nullptr);
+      for_each_plan(
+          call, [&](std::size_t budget) { return maker.make(call.spec(budget), *set); },
+          [&](const Pass& pass) { call.check(pass, expected); });
+      if (testing::Test::HasFailure()) return;
     }
 }
 
@@ -211,36 +82,37 @@ DType random_dtype(Random& random, bool result) {
 }
 
 template <class T>
-CallSetup random_setup(const Problem& p, Unknown unknown, Random& random) {
-  CallSetup s{p, unknown, {}, {}, unknown != Unknown::w && random.integer(0, 1) == 1};
+Call random_call(const Problem& p, Unknown unknown, Random& random) {
   const std::size_t result = unknown == Unknown::x ? 0 : unknown == Unknown::w ? 1 : 2;
+  Types types;
+  Layouts layouts;
   for (std::size_t i = 0; i < 3; ++i) {
-    s.dtypes[i] = random_dtype<T>(random, i == result);
-    s.layouts[i] = static_cast<Layout>(random.integer(0, (i == result ? kResultLayouts : kLayouts) - 1));
+    types[i] = random_dtype<T>(random, i == result);
+    layouts[i] = static_cast<Layout>(random.integer(0, (i == result ? kResultLayouts : kLayouts) - 1));
   }
-  return s;
+  const bool biased = random.integer(0, 1) == 1;
+  return {p, unknown, types, layouts, biased, random.integer(0, 1) ? Layout::gaps : Layout::expanded};
 }
 
-constexpr Unknown kUnknowns[] = {Unknown::x, Unknown::w, Unknown::y};
+// With small integers as operands.
+template <class T>
+void check_call(Call& call, Unknown unknown, Random& random) {
+  std::ostringstream text;
+  text << call;
+  SCOPED_TRACE(text.str());
+  call.fill_integers(random);
+  check_all<T>(call, unknown);
+}
 
 template <class T>
 void check_problem(const Problem& p, Random& random) {
+  constexpr DType t = compute_dtype<T>;
+  constexpr Layouts kOther{Layout::channels_last, Layout::permuted, Layout::channels_last};
   for (const Unknown unknown : kUnknowns) {
-    constexpr DType t = compute_dtype<T>;
-    std::vector<CallSetup> setups{{p, unknown, {t, t, t}, {}}};
-    setups.push_back({p,
-                      unknown,
-                      {t, t, t},
-                      {Layout::channels_last, Layout::permuted, Layout::channels_last},
-                      unknown != Unknown::w});
-    setups.push_back(random_setup<T>(p, unknown, random));
-    for (const CallSetup& setup : setups) {
-      std::ostringstream text;
-      text << setup;
-      SCOPED_TRACE(text.str());
-      Call call(setup, random);
-      call.fill_integers(random);
-      check_all<T>(call, unknown);
+    Call calls[] = {Call(p, unknown, {t, t, t}), Call(p, unknown, {t, t, t}, kOther, true),
+                    random_call<T>(p, unknown, random)};
+    for (Call& call : calls) {
+      check_call<T>(call, unknown, random);
       if (testing::Test::HasFailure()) return;
     }
   }
@@ -267,9 +139,9 @@ TEST_P(HardProblem, WithNonFiniteOperands) {
   Random random(23);
   for (const Unknown unknown : kUnknowns)
     for (const double value : {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()}) {
-      Call call({GetParam(), unknown, {DType::float32, DType::float32, DType::float32}, {}}, random);
+      Call call(GetParam(), unknown, {DType::float32, DType::float32, DType::float32});
       call.fill_integers(random);
-      call.put_everywhere(random, value);
+      for (const std::size_t operand : {0, 1, 2}) call.put_anywhere(operand, random, value);
       check_all<float>(call, unknown);
       if (HasFailure()) return;
     }
@@ -287,8 +159,7 @@ TEST_P(HardProblem, HasTheSameBitsForAllThreadsAndLayouts) {
             for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::reversed}) {
               Random random(24);  // the same numbers in every layout
               set_num_threads(threads);
-              Call call({p, unknown, {DType::float32, DType::bfloat16, DType::float32}, {layout, layout, layout}},
-                        random);
+              Call call(p, unknown, {DType::float32, DType::bfloat16, DType::float32}, {layout, layout, layout});
               call.fill_reals(random);
               const auto pass = maker.make(call.spec(budget, threads), *set);
               if (!pass) continue;
@@ -314,13 +185,8 @@ TEST(RandomProblems, ComputeWhatTheDefinitionSays) {
     const Unknown unknown = kUnknowns[random.integer(0, 2)];
     const auto check = [&](auto zero) {
       using T = decltype(zero);
-      const CallSetup setup = random_setup<T>(p, unknown, random);
-      std::ostringstream text;
-      text << setup;
-      SCOPED_TRACE(text.str());
-      Call call(setup, random);
-      call.fill_integers(random);
-      check_all<T>(call, unknown);
+      Call call = random_call<T>(p, unknown, random);
+      check_call<T>(call, unknown, random);
     };
     if (i % 3 == 0)
       check(double{});
@@ -365,8 +231,7 @@ TEST(Plans, TakeEveryWay) {
             16 << 10},
            {"in", Unknown::w, make_dots, depthwise},
        }) {
-    Random random(26);
-    Call call({way.problem, way.unknown, {way.dtype, DType::float32, way.dtype}, {}}, random);
+    const Call call(way.problem, way.unknown, {way.dtype, DType::float32, way.dtype});
     const auto pass = way.make(call.spec(way.budget), plain::set<float, 4, 8, 6>("odd"));
     ASSERT_NE(pass, nullptr) << way.text;
     EXPECT_NE(pass->explain().find(way.text), std::string::npos) << "wanted: " << way.text << "\n" << pass->explain();

@@ -15,7 +15,7 @@
 #include "conv/problem.h"
 #include "engine/pass.h"
 #include "kernels/list.h"
-#include "support/guarded_buffer.h"
+#include "support/call.h"
 #include "support/isa.h"
 #include "support/problems.h"
 #include "support/random.h"
@@ -27,12 +27,6 @@ static void PrintTo(const Problem& p, std::ostream* out) { *out << to_string(p);
 
 namespace test {
 namespace {
-
-constexpr std::size_t kNoLimit = std::size_t{1} << 40;
-constexpr int kThreads = 3;
-constexpr Unknown kUnknowns[] = {Unknown::x, Unknown::w, Unknown::y};
-using Types = std::array<DType, 3>;
-using Layouts = std::array<Layout, 3>;
 
 constexpr Index3 kOne{1, 1, 1};
 
@@ -54,80 +48,6 @@ std::vector<Problem> problems() {
       problem(1, 1, 33, 48, {1, 12, 15}, {1, 7, 3}, kOne, kOne, {0, 3, 1}),  // other taps directly
   };
 }
-
-// Operands with their data; results are fresh ones for each run.
-class Call {
- public:
-  Call(const Problem& p, Unknown unknown, const Types& types, const Layouts& layouts, bool biased)
-      : problem_(p), unknown_(unknown), types_(types), layouts_(layouts), sizes_{x_size(p), w_size(p), y_size(p)} {
-    for (std::size_t i = 0; i < 3; ++i) tensors_[i] = std::make_unique<TestTensor>(sizes_[i], types[i], layouts[i]);
-    if (!biased || unknown == Unknown::w) return;
-    bias_ = std::make_unique<TestTensor>(Index5{1, sizes_[result()][1], 1, 1, 1}, types[1], Layout::gaps);
-    Random random(1);
-    bias_->fill_integers(random, -9, 9);
-  }
-  std::size_t result() const { return unknown_ == Unknown::x ? 0 : unknown_ == Unknown::w ? 1 : 2; }
-
-  bool dense() const { return layouts_ == Layouts{}; }
-  bool rounds() const { return size_of(types_[result()]) == 2; }
-
-  // Sets every element of the operands to f().
-  template <class F>
-  void fill(F&& f) {
-    for (std::size_t i = 0; i < 3; ++i) {
-      const View& v = tensors_[i]->view();
-      if (i != result()) for_each_index(v.size, [&](const Index5& at) { set(v.data, v.dtype, v.offset(at), f()); });
-    }
-  }
-  void fill_integers(Random& random) {
-    fill([&] { return static_cast<double>(random.integer(-3, 3)); });
-  }
-  void put(std::size_t operand, const Index5& at, double value) {
-    const View& v = tensors_[operand]->view();
-    set(v.data, v.dtype, v.offset(at), value);
-  }
-  PassSpec spec(std::size_t budget, int threads = kThreads) const {
-    return {problem_, unknown_, operands(nullptr), threads, budget};
-  }
-  std::vector<double> run(const Pass& pass) const {
-    TestTensor to(sizes_[result()], types_[result()], layouts_[result()]);
-    GuardedBuffer workspace(pass.workspace_bytes());
-    pass.run(operands(&to), workspace.as<std::byte>());
-    EXPECT_TRUE(to.gaps_intact()) << "written between the elements of the result";
-    return to.values();
-  }
-  std::vector<double> expected() const { return run(*make_reference(spec(0))); }
-  // Sums in float32, product after product.
-  std::vector<double> straight() const {
-    std::array<const float*, 3> v;
-    for (std::size_t i = 0; i < 3; ++i) v[i] = static_cast<const float*>(tensors_[i]->view().data);
-    const Index5& size = sizes_[result()];
-    std::vector<float> sums(static_cast<std::size_t>(size[0] * size[1] * size[2] * size[3] * size[4]));
-    for_each_product(problem_, [&](const Index5& x, const Index5& w, const Index5& y) {
-      const std::array<Index, 3> at{tensors_[0]->view().offset(x), tensors_[1]->view().offset(w),
-                                    tensors_[2]->view().offset(y)};
-      const std::size_t r = result(), a = r == 0 ? 2 : 0, b = r == 1 ? 2 : 1;
-      sums[static_cast<std::size_t>(at[r])] += v[a][at[a]] * v[b][at[b]];
-    });
-    return {sums.begin(), sums.end()};
-  }
-
- private:
-  Operands operands(const TestTensor* to) const {
-    std::array<View, 3> v;
-    for (std::size_t i = 0; i < 3; ++i) v[i] = tensors_[i]->view();
-    if (to) v[result()] = to->view();
-    return {v[0], v[1], v[2], bias_ ? bias_->view() : View{}};
-  }
-
-  Problem problem_;
-  Unknown unknown_;
-  Types types_;
-  Layouts layouts_;
-  std::array<Index5, 3> sizes_;
-  std::array<std::unique_ptr<TestTensor>, 3> tensors_;
-  std::unique_ptr<TestTensor> bias_;
-};
 
 // The transforms of a KernelSet, by number, that suit a problem. Number 0 keeps integers exact.
 std::vector<std::size_t> transforms_of(const Problem& p) {
