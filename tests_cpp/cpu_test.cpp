@@ -2,10 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 
 #include "convbwd/types.hpp"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace convbwd {
 namespace {
@@ -35,6 +42,7 @@ Isa best() {
 TEST_F(CpuTest, GenericIsSupportedAndMoreCapableOnesIncludeTheLess) {
   EXPECT_TRUE(supported(Isa::generic));
   EXPECT_TRUE(!supported(Isa::avx512) || supported(Isa::avx2));
+  EXPECT_TRUE(!supported(Isa::amx) || supported(Isa::avx512));
 }
 
 #ifdef __x86_64__
@@ -42,6 +50,22 @@ TEST_F(CpuTest, AgreesWithTheCompilersOwnDetection) {
   EXPECT_EQ(supported(Isa::avx2), __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
   EXPECT_EQ(supported(Isa::avx512), __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"));
+}
+#endif
+
+#if defined(__x86_64__) && defined(__linux__)
+// What the kernel lists for the processor, and whether it lets this process have the tile registers (as
+// ARCH_GET_XCOMP_PERM tells).
+TEST_F(CpuTest, AgreesWithTheOperatingSystemOnTiles) {
+  const bool ours = supported(Isa::amx);  // asks for the registers
+  std::ifstream info("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(info, line) && line.rfind("flags", 0) != 0) continue;
+  const auto listed = [&](const char* flag) { return (line + ' ').find(std::string(" ") + flag + ' ') != line.npos; };
+  std::uint64_t permitted = 0;
+  const bool told = syscall(SYS_arch_prctl, 0x1022, &permitted) == 0;
+  EXPECT_EQ(ours, listed("avx512vl") && listed("avx512_bf16") && listed("amx_tile") && listed("amx_bf16") && told &&
+                      (permitted >> 18 & 1) == 1);
 }
 #endif
 
