@@ -24,6 +24,14 @@ inline std::vector<Isa> compiled_isas() {
   return list;
 }
 
+/// Those of this machine that have a matrix unit: none on many.
+inline std::vector<Isa> matrix_isas() {
+  std::vector<Isa> list;
+  for (const Isa isa : kIsas)
+    if (supported(isa) && matrix_kernels(isa)) list.push_back(isa);
+  return list;
+}
+
 /// Makes an instruction set the active one for the duration of a test.
 class ScopedIsa {
  public:
