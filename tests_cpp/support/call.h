@@ -43,13 +43,15 @@ class Call {
   bool dense() const { return layouts_ == Layouts{}; }
   bool rounds() const { return size_of(types_[result()]) == 2; }
 
-  // Sets every element of the operands to f().
+  // Sets every element of an operand, or of all of them, to f(); a result stays as it is.
+  template <class F>
+  void fill(std::size_t operand, F&& f) {
+    const View& v = tensors_[operand]->view();
+    if (operand != result()) for_each_index(v.size, [&](const Index5& at) { set(v.data, v.dtype, v.offset(at), f()); });
+  }
   template <class F>
   void fill(F&& f) {
-    for (std::size_t i = 0; i < 3; ++i) {
-      const View& v = tensors_[i]->view();
-      if (i != result()) for_each_index(v.size, [&](const Index5& at) { set(v.data, v.dtype, v.offset(at), f()); });
-    }
+    for (std::size_t i = 0; i < 3; ++i) fill(i, f);
   }
   void fill_integers(Random& random) {
     fill([&] { return static_cast<double>(random.integer(-3, 3)); });
@@ -88,8 +90,10 @@ class Call {
                                           << *wrong.first << ", not " << *wrong.second;
   }
 
+  // Results of plain loops.
+  std::vector<double> expected() const { return run(*make_reference(spec(0))); }
   // Results by the definition, summed in double and rounded to the result's type.
-  std::vector<double> expected() const {
+  std::vector<double> defined() const {
     std::vector<double> sums = definition<double>();
     for (double& e : sums) {
       std::array<std::byte, 8> rounded;
@@ -159,7 +163,8 @@ class Call {
   std::unique_ptr<TestTensor> bias_;
 };
 
-/// Calls f(pass) for every plan that smaller and smaller budgets lead to; make(budget) is null where none is left.
+/// Calls f(pass, budget) for every plan that smaller and smaller budgets lead to; make(budget) is null where none is
+/// left.
 template <class Make, class F>
 void for_each_plan(const Call& call, Make&& make, F&& f) {
   std::string last;
@@ -169,7 +174,7 @@ void for_each_plan(const Call& call, Make&& make, F&& f) {
     if (pass->explain() != last) {
       last = pass->explain();
       SCOPED_TRACE(last);
-      f(*pass);
+      f(*pass, budget);
     }
     if (budget == 0) break;
     budget = std::min(budget, pass->workspace_bytes()) / 4 * 3;
