@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/half.h"
+#include "base/formats.h"
 #include "kernels/matrix.h"
 #include "support/guarded_buffer.h"
 #include "support/isa.h"
@@ -232,7 +232,9 @@ TEST_P(MatrixUnit, SplitsRows) {
       const std::ptrdiff_t term = rows * 32 + 32;
       Split split(terms * term * 2);
       const std::uint32_t most =
-          unit().split_rows(static_cast<std::uint16_t*>(split.data()), term, terms, source.data(), from.data(), rows);
+          unit()
+              .split_rows(static_cast<std::uint16_t*>(split.data()), term, terms, source.data(), from.data(), rows)
+              .most;
       for (std::int64_t i = 0; i < rows; ++i)
         for (std::int64_t k = 0; k < 32; ++k)
           split.expect(i * 32 + k, term, terms, source.at(from[static_cast<std::size_t>(i)] + k));
@@ -251,7 +253,7 @@ TEST_P(MatrixUnit, SplitsRuns) {
       const std::ptrdiff_t term = whole + 32;
       Split split(terms * term * 2);
       const std::uint32_t most =
-          unit().split_run(static_cast<std::uint16_t*>(split.data()), term, terms, source.data(), n);
+          unit().split_run(static_cast<std::uint16_t*>(split.data()), term, terms, source.data(), n).most;
       for (std::int64_t i = 0; i < whole; ++i) split.expect(i, term, terms, i < n ? source.at(i) : 0.0f);
       split.expect_rest_intact();
       EXPECT_EQ(most, source.most()) << n;
@@ -268,7 +270,7 @@ TEST_P(MatrixUnit, SplitsPairsOfRows) {
       const std::ptrdiff_t term = whole + 16;
       Split split(terms * term * 4);
       const std::uint32_t most =
-          unit().split_pairs(static_cast<std::uint32_t*>(split.data()), term, terms, even.data(), odd.data(), n);
+          unit().split_pairs(static_cast<std::uint32_t*>(split.data()), term, terms, even.data(), odd.data(), n).most;
       for (std::int64_t i = 0; i < whole; ++i) {
         split.expect(2 * i, 2 * term, terms, i < n ? even.at(i) : 0.0f);
         split.expect(2 * i + 1, 2 * term, terms, i < n ? odd.at(i) : 0.0f);
@@ -289,8 +291,10 @@ TEST_P(MatrixUnit, SplitsColumns) {
         const std::int64_t steps = (n + 31) / 32;
         const std::ptrdiff_t tile = 256 + random.integer(0, 1) * 16, term = steps * tile + 16;
         Split split(terms * term * 4);
-        const std::uint32_t most = unit().split_columns(static_cast<std::uint32_t*>(split.data()), term, tile, terms,
-                                                        source.data(), lds, rows, n);
+        const std::uint32_t most = unit()
+                                       .split_columns(static_cast<std::uint32_t*>(split.data()), term, tile, terms,
+                                                      source.data(), lds, rows, n)
+                                       .most;
         for (std::int64_t i = 0; i < steps * 32; ++i)
           for (std::ptrdiff_t j = 0; j < 16; ++j)
             split.expect(2 * (i / 32 * tile + i % 32 / 2 * 16 + j) + i % 2, 2 * term, terms,
@@ -322,12 +326,13 @@ TEST_P(MatrixUnit, SplitsWithoutLoss) {
   }
 }
 
-// One value among small ones, wherever it lies.
-TEST_P(MatrixUnit, SplitsTellTheLargestMagnitude) {
+// One value among others, wherever it lies.
+TEST_P(MatrixUnit, SplitsTellTheLargestAndTheSmallestMagnitude) {
   constexpr std::int64_t kCount = 45;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::uint32_t infinity = magnitude(kInfinity);
-  for (const float value : {3.5f, -1e30f, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float value :
+       {0.0f, -0.0f, -1e-30f, 1e-42f, 3.5f, -1e30f, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
     for (std::int64_t place = 0; place < kCount; ++place) {
       std::vector<float> values(kCount, 1.0f);
       values[static_cast<std::size_t>(place)] = value;
@@ -336,18 +341,25 @@ TEST_P(MatrixUnit, SplitsTellTheLargestMagnitude) {
       auto* const narrow_to = reinterpret_cast<std::uint16_t*>(to.data());
       const std::ptrdiff_t from[] = {0, kCount - 32};
       const float* v = values.data();
-      for (const std::uint32_t most :
+      for (const Magnitudes& seen :
            {unit().split_rows(narrow_to, 1024, 3, v, from, 2), unit().split_run(narrow_to, 1024, 3, v, kCount),
             unit().split_pairs(to.data(), 1024, 3, v, ones.data(), kCount),
             unit().split_pairs(to.data(), 1024, 3, ones.data(), v, kCount),
             unit().split_columns(to.data(), 1024, 256, 3, v, kCount, 1, kCount),
             unit().split_columns(to.data(), 1024, 256, 3, v, 15, 3, 15)})
-        if (std::isnan(value))
-          EXPECT_GT(most, infinity) << place;
-        else
-          EXPECT_EQ(most, magnitude(value)) << place;
+        if (std::isnan(value)) {
+          EXPECT_GT(seen.most, infinity) << place;
+        } else {
+          EXPECT_EQ(seen.most, std::max(magnitude(value), magnitude(1))) << place;
+          EXPECT_EQ(seen.least, std::min(value == 0 ? magnitude(1) : magnitude(value), magnitude(1))) << place;
+        }
     }
   }
+  std::vector<std::uint16_t> to(3 * 64);
+  const float zeros[40] = {};
+  const Magnitudes none = unit().split_run(to.data(), 64, 3, zeros, 40);
+  EXPECT_EQ(none.most, 0u);
+  EXPECT_EQ(none.least, 0u);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ inline int terms_of(DType t) { return (significand_bits(t) + 7) / 8; }
 /// lie 2^26 above what the unit flushes (2^-126). For `elements` those of the smallest ones too.
 inline bool fits(const Magnitudes& m, bool elements) {
   constexpr auto bits = [](float f) { return std::bit_cast<std::uint32_t>(f); };
-  return m.most == 0 || ((elements ? m.least : m.most) >= bits(0x1p-50f) && m.most <= bits(0x1p+50f));
+  return m.most == 0 || ((elements ? m.least : m.most) >= bits(0x1p-50f) && m.most <= bits(0x1p+60f));
 }
 
 /// How many products of terms stand for one.
