@@ -36,12 +36,12 @@ std::vector<Problem> problems() {
       problem(1, 1, 75, 33, {1, 9, 7}, {1, 3, 3}),                                    // parts of vectors
       problem(3, 1, 32, 32, {1, 1, 2}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),             // windows mostly in padding
       problem(1, 1, 32, 32, {1, 5, 6}, {1, 3, 3}, kOne, kOne, {0, 5, 4}, {0, 3, 2}),  // tiles in padding only
-      problem(1, 1, 40, 48, {1, 8, 150}, {1, 3, 3}, kOne, kOne, {0, 1, 0}),          // boxes along rows
-      problem(4, 1, 200, 96, {1, 6, 6}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),            // boxes of images
+      problem(1, 1, 40, 48, {1, 8, 150}, {1, 3, 3}, kOne, kOne, {0, 1, 0}),           // boxes along rows
+      problem(4, 1, 96, 48, {1, 6, 6}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),             // boxes of images
       problem(2, 2, 33, 34, {1, 8, 11}, {1, 3, 3}, kOne, kOne, {0, 2, 1}),
       problem(2, 1, 32, 36, {5, 8, 9}, {3, 3, 3}, kOne, kOne, {1, 1, 1}),
       problem(1, 1, 34, 32, {2, 4, 4}, {4, 3, 3}, kOne, kOne, {3, 1, 0}),
-      problem(1, 1, 150, 140, {1, 10, 10}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),  // several blocks of results
+      problem(1, 1, 70, 140, {1, 10, 10}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),  // several blocks of results
       problem(2, 1, 40, 36, {1, 11, 14}, {1, 5, 5}, kOne, kOne, {0, 2, 1}),
       problem(1, 2, 32, 33, {3, 7, 6}, {2, 5, 5}, kOne, kOne, {1, 2, 0}),
       problem(3, 1, 70, 40, {1, 1, 61}, {1, 1, 3}, kOne, kOne, {0, 0, 1}),   // one axis
