@@ -11,7 +11,7 @@ import pytest
 import convbwd
 from convbwd import _core
 
-SHAPES = json.loads((Path(__file__).parents[1] / "bench" / "shapes.json").read_text())
+SHAPES = json.loads((Path(convbwd.__file__).parent / "_bench" / "shapes.json").read_text())
 
 
 def plan(shape: dict[str, Any], mask: tuple[bool, bool, bool]) -> dict[str, Any]:
