@@ -68,6 +68,14 @@ std::unique_ptr<Pass> make_direct(Isa isa, const PassSpec& spec) {
   return spec.unknown == Unknown::w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
 }
 
+// Of the error of an element, as a part of its sum of magnitudes: what float32 sums in any sensible order have.
+double bound(const Problem& p, Unknown unknown) {
+  const Index terms = unknown == Unknown::x   ? p.co * p.taps()
+                      : unknown == Unknown::y ? p.ci * p.taps()
+                                              : p.n * p.y_plane();
+  return (4 + std::sqrt(static_cast<double>(terms))) * std::numeric_limits<float>::epsilon();
+}
+
 class Matrix : public testing::TestWithParam<std::tuple<Isa, Problem>> {
  protected:
   void SetUp() override { set_num_threads(kThreads); }
@@ -99,7 +107,9 @@ TEST_P(Matrix, KeepsIntegersExact) {
     for (const auto& [types, layouts] :
          {std::pair{Types{kFloat, kFloat, kFloat}, Layouts{}}, std::pair{Types{kFloat, kFloat, kFloat}, other},
           std::pair{Types{kHalf, kHalf, kHalf}, Layouts{}}, std::pair{Types{kBFloat, kBFloat, kBFloat}, more},
-          std::pair{Types{kFloat, kHalf, kBFloat}, Layouts{}}, std::pair{Types{kBFloat, kFloat, kHalf}, other}}) {
+          std::pair{Types{kFloat, kHalf, kBFloat}, Layouts{}},
+          std::pair{Types{DType::float8_e4m3fn, DType::hifloat8, kHalf}, more},
+          std::pair{Types{kBFloat, kFloat, kHalf}, other}}) {
       Call call(p(), unknown, types, layouts, layouts != Layouts{});
       call.fill_integers(random);
       const std::vector<double> expected = call.expected();
@@ -108,25 +118,20 @@ TEST_P(Matrix, KeepsIntegersExact) {
     }
 }
 
-// By the definition in double precision: each error is within what float32 sums in any sensible order would have.
 TEST_P(Matrix, IsWithinTheBoundOfDirectSums) {
   Random random(52);
   for (const Unknown unknown : kUnknowns)
     for (Types types : {Types{kFloat, kFloat, kFloat}, Types{kHalf, kHalf, kHalf}, Types{kBFloat, kBFloat, kBFloat},
-                        Types{kFloat, kHalf, kBFloat}, Types{kBFloat, kFloat, kHalf}}) {
+                        Types{kFloat, kHalf, kBFloat}, Types{DType::hf32, DType::float32_as_float16, kFloat}}) {
       types[unknown == Unknown::x ? 0 : unknown == Unknown::w ? 1 : 2] = kFloat;
       Call call(p(), unknown, types);
       call.fill_reals(random);
       const std::vector<double> expected = call.expected(), magnitudes = call.magnitudes();
-      const Index taps = p().taps();
-      const Index terms = unknown == Unknown::x   ? p().co * taps
-                          : unknown == Unknown::y ? p().ci * taps
-                                                  : p().n * p().y_plane();
-      const double most = (4 + std::sqrt(static_cast<double>(terms))) * std::numeric_limits<float>::epsilon();
       for_each(call, [&](const Pass& pass, std::size_t) {
         const std::vector<double> got = call.run(pass);
         for (std::size_t i = 0; i < got.size(); ++i)
-          ASSERT_LE(std::abs(got[i] - expected[i]), most * magnitudes[i]) << "element " << i << " of " << got.size();
+          ASSERT_LE(std::abs(got[i] - expected[i]), bound(p(), unknown) * magnitudes[i])
+              << "element " << i << " of " << got.size();
       });
       if (HasFailure()) return;
     }
@@ -230,7 +235,7 @@ TEST_P(MatrixPass, HasLessErrorThanStraightSums) {
   for (const Problem& p : {image, volume})
     for (const Unknown unknown : kUnknowns)
       for (const auto& [scale, rectified] :
-           {std::pair{1.0, false}, std::pair{1.0, true}, std::pair{0x1p-47, false}, std::pair{0x1p57, true}}) {
+           {std::pair{1.0, false}, std::pair{1.0, true}, std::pair{0x1p-47, false}, std::pair{0x1p47, true}}) {
         Call call(p, unknown, {kFloat, kFloat, kFloat});
         Random random(56);
         call.fill([&] {
@@ -246,6 +251,29 @@ TEST_P(MatrixPass, HasLessErrorThanStraightSums) {
         EXPECT_LE(ours[1], straight[1]) << scale << ' ' << pass->explain();
         EXPECT_NE(got, call.run(*make_direct(GetParam(), call.spec(kNoLimit)))) << scale << ' ' << pass->explain();
       }
+}
+
+// With strict precision elements keep their bound however much others differ: a tiny one is not flushed.
+TEST_P(MatrixPass, IsWithinTheBoundOfEachElementWhereStrict) {
+  const Problem p = problem(2, 1, 40, 36, {1, 11, 13}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
+  for (const Unknown unknown : kUnknowns) {
+    Call call(p, unknown, {kFloat, kFloat, kFloat});
+    Random random(57);
+    call.fill([&] { return std::ldexp(random.real(0.5, 1), static_cast<int>(random.integer(-49, 50))); });
+    PassSpec spec = call.spec(kNoLimit);
+    const auto flushing = make(GetParam(), spec);
+    spec.precision = Precision::strict;
+    const auto pass = make(GetParam(), spec);
+    ASSERT_NE(pass, nullptr);
+    const auto direct = make_direct(GetParam(), spec);
+    const std::vector<double> got = call.run(*pass), expected = call.expected(), magnitudes = call.magnitudes();
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_LE(std::abs(got[i] - expected[i]), bound(p, unknown) * magnitudes[i]) << i;
+    EXPECT_NE(got, call.run(*direct));
+    call.put(unknown == Unknown::x ? 2 : 0, {1, 3, 0, 4, 5}, 0x1p-51);
+    EXPECT_EQ(call.run(*pass), call.run(*direct));
+    EXPECT_NE(call.run(*flushing), call.run(*direct));
+  }
 }
 
 // That the problems and budgets above reach what they are there for.
