@@ -169,7 +169,7 @@ def test_codes_and_arrays_of_the_type_may_be_mixed() -> None:
 
 def test_the_plan_says_how_operands_are_read() -> None:
     arguments = [np.ones(shape, F32) for shape in ((1, 1, 3), (1, 1, 5), (1, 1, 3))]
-    plans = [convbwd._core.plan(*arguments, cube_math_type=mode, soc=soc)["explain"] for mode, soc in
+    plans = [convbwd.plan(*arguments, cube_math_type=mode, soc=soc).explain() for mode, soc in
              ((0, "a2"), (3, "a2"), (3, "950"), (2, "a2"))]  # fmt: skip
     assert "read as" not in plans[0]
     for plan, name in zip(plans[1:], ("hf32", "hf32_10", "float32_as_float16"), strict=True):

@@ -79,7 +79,7 @@ def check_each_element(name: str, arrays: Operands, precision: str) -> None:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_each_takes_what_it_may(rng: np.random.Generator, name: str, precision: str) -> None:
     arrays = operands(rng, name, "float64")  # which no matrix unit takes
-    text = _core.plan(*arrays, **PROBLEMS[name][2], precision=precision)["explain"]
+    text = _core.Plan(*arrays, **PROBLEMS[name][2], precision=precision).explain()
     exact, large = TILES[name]
     wanted = {"strict": None, "default": exact, "fast": large}[precision]
     if wanted is None or BLAS_SERVES:

@@ -4,12 +4,13 @@ import doctest
 import re
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import convbwd
-from convbwd import _api
+from convbwd import _api, _double, _gradcheck, _plan
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
@@ -29,8 +30,9 @@ def test_python_examples_run(code: str) -> None:
     exec(compile(code, "README.md", "exec"), {})
 
 
-def test_docstring_examples_run() -> None:
-    tried = doctest.testmod(_api)
+@pytest.mark.parametrize("module", [_api, _double, _gradcheck, _plan], ids=lambda module: module.__name__)
+def test_docstring_examples_run(module: ModuleType) -> None:
+    tried = doctest.testmod(module)
     assert tried.attempted > 0 and tried.failed == 0
 
 

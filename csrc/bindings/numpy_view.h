@@ -85,13 +85,27 @@ inline DType element_type(const char* function, const char* name, const py::dtyp
   return *type;
 }
 
-/// Reads an argument as np.asarray does and lets `tensor` view it. The tensor lives as long as the array returned:
-/// the argument itself where its memory serves as it is, else an aligned copy.
+/// An array of the memory of an object that has __dlpack__. Throws what that does, and a TypeError.
+py::array from_dlpack(py::handle object);
+
+/// Reads an argument as np.asarray does, or by DLPack, and lets `tensor` view it. The tensor lives as long as the array
+/// returned: the argument itself where its memory serves as it is, else an aligned copy. One that will be written to
+/// must serve.
 inline py::array read_array(const char* function, const char* name, py::handle argument, Tensor& tensor,
-                            std::optional<DType> codes = {}) {
+                            std::optional<DType> codes = {}, bool written = false) {
+  const auto fail = [&](ErrorKind kind, const char* rule) {
+    throw Error(kind, std::string(function) + ": " + name + " must be " + rule);
+  };
+  const bool is_array = py::isinstance<py::array>(argument),
+             is_tensor = !is_array && py::hasattr(argument, "__dlpack__");
+  if (written && !is_array && !is_tensor)
+    fail(ErrorKind::type, (std::string("an array, got ") + Py_TYPE(argument.ptr())->tp_name).c_str());
   py::array array = [&] {
     try {
-      return py::array(py::reinterpret_borrow<py::object>(argument));
+      return is_tensor ? from_dlpack(argument) : py::array(py::reinterpret_borrow<py::object>(argument));
+    } catch (const py::type_error& error) {  // of from_dlpack
+      throw Error(ErrorKind::type, std::string(function) + ": " + name + " must be an array, got " +
+                                       Py_TYPE(argument.ptr())->tp_name + ": " + error.what());
     } catch (py::error_already_set& error) {
       if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
       py::raise_from(
@@ -105,6 +119,8 @@ inline py::array read_array(const char* function, const char* name, py::handle a
   const auto size = static_cast<py::ssize_t>(size_of(tensor.dtype));
   bool aligned = reinterpret_cast<std::uintptr_t>(array.data()) % size_of(tensor.dtype) == 0;
   for (py::ssize_t i = 0; i < array.ndim(); ++i) aligned &= array.shape(i) <= 1 || array.strides(i) % size == 0;
+  if (written && !array.writeable()) fail(ErrorKind::value, "writeable, got a read-only array");
+  if (written && !aligned) fail(ErrorKind::value, "aligned to its elements, got an array that is not");
   if (!aligned) array = py::array(array.attr("copy")());
 
   tensor.data = const_cast<void*>(array.data());
@@ -115,25 +131,27 @@ inline py::array read_array(const char* function, const char* name, py::handle a
   return array;
 }
 
-/// A new C-contiguous array for a result; `tensor` views it. A type that NumPy does not have is taken from one of the
-/// inputs, of which at least one has it where a result does.
+/// The NumPy type of an element type. One that NumPy does not have is taken from one of the inputs, of which at least
+/// one has it where a result does.
+inline py::dtype numpy_dtype(DType type, std::initializer_list<const py::array*> inputs, std::optional<DType> codes) {
+  switch (type) {
+    case DType::float64:
+      return py::dtype(py::dtype::num_of<double>());
+    case DType::float32:
+      return py::dtype(py::dtype::num_of<float>());
+    case DType::float16:
+      return py::dtype(kNumpyHalf);
+    default:
+      return (*std::find_if(inputs.begin(), inputs.end(),
+                            [&](const py::array* a) { return element_type("", "", a->dtype(), codes) == type; }))
+          ->dtype();
+  }
+}
+
+/// A new C-contiguous array for a result; `tensor` views it.
 inline py::array new_array(DType type, const Shape& shape, std::initializer_list<const py::array*> inputs,
-                           Tensor& tensor, std::optional<DType> codes = {}) {
-  const py::dtype dtype = [&] {
-    switch (type) {
-      case DType::float64:
-        return py::dtype(py::dtype::num_of<double>());
-      case DType::float32:
-        return py::dtype(py::dtype::num_of<float>());
-      case DType::float16:
-        return py::dtype(kNumpyHalf);
-      default:
-        return (*std::find_if(inputs.begin(), inputs.end(),
-                              [&](const py::array* a) { return element_type("", "", a->dtype(), codes) == type; }))
-            ->dtype();
-    }
-  }();
-  py::array array(dtype, shape);
+                           Tensor& tensor, std::optional<DType> codes) {
+  py::array array(numpy_dtype(type, inputs, codes), shape);
   const auto size = static_cast<py::ssize_t>(size_of(type));
   tensor = {array.mutable_data(), type, shape, Shape(array.strides(), array.strides() + array.ndim())};
   for (auto& stride : tensor.strides) stride /= size;

@@ -1,5 +1,10 @@
 // Layer conv: from a checked request to the passes of the engine. Roles are exchanged for transposed convolutions here,
 // algorithms chosen here, and nowhere else.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
 #include <sstream>
 
 #include "base/arena.h"
@@ -9,6 +14,7 @@
 #include "conv/problem.h"
 #include "engine/blas.h"
 #include "engine/pass.h"
+#include "format/add.h"
 #include "format/copy.h"
 #include "kernels/list.h"
 
@@ -17,12 +23,13 @@ namespace {
 
 // Up to so many channels vectors run along pixels: a panel of channels would waste most of its lanes.
 constexpr Index kFewChannels = 8;
-// Up to so many products packing costs more than it saves.
-constexpr double kTinyProducts = 4096;
 // Above so many, no workspace limit justifies plain loops.
 constexpr double kManyProducts = 1 << 17;
 // Matrix units and Winograd are taken below so much of a direct pass's time, as far as their cost rules can tell.
 constexpr double kWorthwhile = 0.85;
+// Workspace that every problem may have: below it tiles become too narrow for vectors (1x3x8x8 with 8 kernels of 3x3
+// took three times as long with a quarter of its im2col, 1.7 KiB). Fits an L2 beside the operands.
+constexpr double kLeastBudget = 64 << 10;
 constexpr std::size_t kCachedPlans = 256;  // the layers of a large network, each way
 constexpr std::size_t kNoLimit = std::size_t{1} << 50;
 
@@ -47,21 +54,6 @@ View five_axes(const Tensor& t, bool unbatched) {
   return v;
 }
 
-// Where result i will be written.
-View result_view(const Request& r, const Checked& c, std::size_t i) {
-  const bool image = i == 0;
-  Tensor t{nullptr, c.results[i].dtype, c.results[i].shape, r.result_strides[i]};
-  if (image && r.channels_last && t.strides.empty()) {
-    const std::size_t channel = c.unbatched ? 0 : 1, rank = t.shape.size();
-    t.strides.resize(rank);
-    Index dense = t.shape[channel];
-    for (std::size_t a = rank; a-- > channel + 1; dense *= t.shape[a]) t.strides[a] = dense;
-    t.strides[channel] = 1;
-    if (!c.unbatched) t.strides[0] = dense;
-  }
-  return five_axes(t, image && c.unbatched);
-}
-
 // Without the rounding of a mode.
 View as_stored(View v) {
   v.dtype = storage_of(v.dtype);
@@ -71,6 +63,53 @@ View as_stored(View v) {
 View channels_view(const Tensor& t) {
   const Index n = t.shape.empty() ? 0 : t.shape[0];
   return {t.data, t.dtype, {1, n, 1, 1, 1}, {n, t.strides.empty() ? 1 : t.strides[0], 1, 1, 1}};
+}
+
+// Results of one kind: `samples` of them, `step` elements apart; one, unless they are per sample.
+struct Results {
+  View view;
+  Index samples = 1, step = 0;
+
+  View at(Index sample) const {
+    View v = view;
+    if (v.data) v.data = advance(v.data, v.dtype, sample * step);
+    return v;
+  }
+  Index elements() const {
+    Index n = samples;
+    for (const Index size : view.size) n *= size;
+    return n;
+  }
+};
+
+// The tensor of result i.
+Results results_in(Tensor t, std::size_t i, bool per_sample, bool unbatched) {
+  Results results;
+  if (per_sample && i > 0) {
+    results.samples = t.shape[0];
+    results.step = std::accumulate(t.shape.begin() + 1, t.shape.end(), Index{1}, std::multiplies<>());
+    t.shape.erase(t.shape.begin());
+    if (!t.strides.empty()) {
+      results.step = t.strides[0];
+      t.strides.erase(t.strides.begin());
+    }
+  }
+  results.view = i == 2 ? channels_view(t) : five_axes(t, i == 0 && unbatched);
+  return results;
+}
+
+// Where result i will be written.
+Results results_view(const Request& r, const Checked& c, std::size_t i) {
+  Tensor t{nullptr, c.results[i].dtype, c.results[i].shape, r.result_strides[i]};
+  if (i == 0 && r.channels_last && t.strides.empty()) {
+    const std::size_t channel = c.unbatched ? 0 : 1, rank = t.shape.size();
+    t.strides.resize(rank);
+    Index dense = t.shape[channel];
+    for (std::size_t a = rank; a-- > channel + 1; dense *= t.shape[a]) t.strides[a] = dense;
+    t.strides[channel] = 1;
+    if (!c.unbatched) t.strides[0] = dense;
+  }
+  return results_in(std::move(t), i, r.grad_output && r.per_sample, c.unbatched);
 }
 
 // Results that no product enters: zeros, or each channel's bias where there is one.
@@ -108,13 +147,12 @@ std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
   const KernelSet<T>& native = kernel_set<T>(active_isa());
   const double work = products(p);
   const double columns = work * static_cast<double>(sizeof(T)) / static_cast<double>(p.co) / 4;  // im2col / 4, in bytes
-  spec.budget = static_cast<std::size_t>(std::min(columns, 1e15));
+  spec.budget = static_cast<std::size_t>(std::clamp(columns, kLeastBudget, 1e15));
   // Strict sums take no kernels but our own: OpenBLAS promises nothing about values that are not finite.
   const bool strict = spec.precision == Precision::strict;
   const bool blas = algorithm == Algorithm::blas ||
                     (algorithm == Algorithm::automatic && !strict && have_blas() && active_isa() == Isa::generic);
   const KernelSet<T>& kernels = blas ? blas_kernels(native) : native;
-  if (algorithm == Algorithm::automatic && work <= kTinyProducts) return make_reference(spec);
 
   // Members of a merged phase set are columns too: patches are wide even with few channels.
   const bool weights = spec.unknown == Unknown::w;
@@ -163,48 +201,28 @@ std::unique_ptr<Pass> make_pass(const PassSpec& spec, Algorithm algorithm) {
 }  // namespace
 
 struct Plan::Impl {
+  // One result: where it goes, what the pass writes (the same, unless results are accumulated), and the pass; none
+  // where nothing is to be summed.
+  struct Output {
+    bool wanted = false;
+    Results out, target;
+    std::unique_ptr<Pass> pass;
+  };
+
   static std::shared_ptr<const Impl> make(const Request& request, int threads);
+  Operands operands(std::size_t i, const std::array<View, 3>& in, const View& target) const;
+  std::unique_ptr<Pass> make_output(const Request& request, std::size_t i) const;
+  std::size_t scratch_bytes() const;
+  std::size_t workspace_bytes() const;
+  void run(const std::array<View, 3>& in, const std::array<void*, 3>& results, const View& bias,
+           std::span<std::byte> workspace) const;
 
   Checked checked;
-  bool is_backward = false;
-  std::array<bool, 3> mask{};
-  View grad_output, input, weight;  // as planned for
-  std::array<View, 3> results;
-  std::unique_ptr<Pass> output, grad_input, grad_weight, grad_bias;
-
-  std::size_t workspace_bytes() const {
-    std::size_t bytes = 0;
-    for (const auto* pass : {&output, &grad_input, &grad_weight, &grad_bias})
-      if (*pass) bytes = std::max(bytes, (*pass)->workspace_bytes());
-    return bytes;
-  }
-  void run(const std::array<View, 3>& operands, const std::array<View, 3>& targets,
-           std::span<std::byte> workspace) const;
+  bool is_backward = false, accumulate = false, per_sample = false;
+  int threads = 1;
+  std::array<View, 3> in;  // grad_output, input, weight, as planned for
+  std::array<Output, 3> outputs;
 };
-
-// The passes of a convolution_backward, one after the other in the same memory.
-void Plan::Impl::run(const std::array<View, 3>& operands, const std::array<View, 3>& targets,
-                     std::span<std::byte> workspace) const {
-  const std::size_t bytes = workspace_bytes();
-  std::optional<Arena> arena;
-  if (workspace.empty() && bytes > 0) workspace = {arena.emplace(bytes).data(), bytes};
-  if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % Arena::kAlignment != 0)
-    throw Error(ErrorKind::value, "Plan: workspace must hold " + std::to_string(bytes) + " bytes, aligned to " +
-                                      std::to_string(Arena::kAlignment));
-  const auto& [dy, x, w] = operands;
-  const auto& [dx, dw, db] = targets;
-  const bool transposed = checked.transposed;
-  const auto run_pass = [&](bool wanted, const std::unique_ptr<Pass>& pass, const Operands& o, const View& result) {
-    if (!wanted) return;
-    if (pass)
-      pass->run(o, workspace.data());
-    else
-      fill(result, {});
-  };
-  run_pass(mask[0], grad_input, {transposed ? dy : dx, w, transposed ? dx : dy, {}}, dx);
-  run_pass(mask[1], grad_weight, {transposed ? dy : x, dw, transposed ? x : dy, {}}, dw);
-  run_pass(mask[2], grad_bias, {{}, {}, as_stored(dy), db}, db);
-}
 
 Plan Plan::make(const Request& r) {
   static auto& cache = *new PlanCache<Impl>(kCachedPlans);  // outlives threads that run on at exit
@@ -219,69 +237,148 @@ Plan Plan::make(const Request& r) {
 
 std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads) {
   auto impl = std::make_shared<Impl>();
-  impl->checked = check(r);
-  const Checked& c = impl->checked;
+  const Checked& c = impl->checked = check(r);
   if (r.algorithm == Algorithm::blas && !have_blas())
     throw Error(ErrorKind::value,
                 std::string(r.function) + ": algorithm 'blas' needs a build with OpenBLAS, got a build without it");
-  const Problem& p = c.problem;
-  const bool empty = p.n == 0 || p.ci == 0 || p.co == 0;
-  impl->input = five_axes(r.input, c.unbatched);
-  impl->weight = five_axes(r.weight, false);
-  impl->input.dtype = c.operands[1];
-  impl->weight.dtype = c.operands[2];
-  const View &input = impl->input, &weight = impl->weight, &grad_output = impl->grad_output;
+  impl->is_backward = r.grad_output.has_value();
+  impl->accumulate = impl->is_backward && r.accumulate;
+  impl->per_sample = impl->is_backward && r.per_sample;
+  impl->threads = threads;
+  if (r.grad_output) impl->in[0] = five_axes(*r.grad_output, c.unbatched);
+  impl->in[1] = five_axes(r.input, c.unbatched);
+  impl->in[2] = five_axes(r.weight, false);
+  for (std::size_t i = 0; i < 3; ++i) impl->in[i].dtype = c.operands[i];
+  for (std::size_t i = 0; i < 3; ++i) {
+    Output& output = impl->outputs[i];
+    output.wanted = impl->is_backward ? r.output_mask[i] : i == 0;
+    if (!output.wanted) continue;
+    output.out = output.target = results_view(r, c, i);
+    if (impl->accumulate) {
+      output.target.view.stride = packed_strides(output.out.view);
+      output.target.step = output.target.elements() / std::max<Index>(1, output.target.samples);
+    }
+    output.pass = impl->make_output(r, i);
+  }
+  return impl;
+}
+
+// The tensors of the problem that has result i for its unknown. Transposed, x and y have exchanged their roles.
+Operands Plan::Impl::operands(std::size_t i, const std::array<View, 3>& in_, const View& target) const {
+  const View &dy = in_[0], &x = in_[1], &w = in_[2];
+  const bool t = checked.transposed;
+  if (!is_backward) return {t ? target : x, w, t ? x : target, {}};
+  if (i == 0) return {t ? dy : target, w, t ? target : dy, {}};
+  if (i == 1) return {t ? dy : x, target, t ? x : dy, {}};
+  return {{}, {}, as_stored(dy), target};
+}
+
+std::unique_ptr<Pass> Plan::Impl::make_output(const Request& r, std::size_t i) const {
+  const Problem& p = checked.problem;
+  const Results& target = outputs[i].target;
+  const bool bias = i == 2, one_image = per_sample && i > 0;
+  const auto empty = [](const View& v) { return std::find(v.size.begin(), v.size.end(), 0) != v.size.end(); };
+  if (bias ? empty(in[0]) : p.n == 0 || p.ci == 0 || p.co == 0) return nullptr;
+  // Images are computed side by side where all threads find one.
+  const int slots = one_image && p.n >= threads ? threads : 1;
   // Who asks for a device's rounding of operands wants nothing else rounded before the sum.
   const bool rounded = r.cube_math_type != CubeMathType::keep_dtype && r.precision == Precision::default_;
-  PassSpec spec{p, Unknown::y, {}, threads, 0, rounded ? Precision::strict : r.precision};
-  if (!r.grad_output) {
-    const View& output = impl->results[0] = result_view(r, c, 0);
-    spec.unknown = c.transposed ? Unknown::x : Unknown::y;
-    spec.operands = {c.transposed ? output : input, weight, c.transposed ? input : output, {}};
-    if (!empty) impl->output = make_pass(spec, r.algorithm);
-    return impl;
+  PassSpec spec{p,
+                Unknown::w,
+                operands(i, in, target.view),
+                slots > 1 ? 1 : threads,
+                0,
+                rounded ? Precision::strict : r.precision};
+  if (i == 0) spec.unknown = is_backward != checked.transposed ? Unknown::x : Unknown::y;
+  if (one_image) spec.problem.n = spec.operands.x.size[0] = spec.operands.y.size[0] = 1;
+  auto pass = bias ? make_bias_gradient(spec.operands.y, r.algorithm == Algorithm::reference, spec.threads)
+                   : make_pass(spec, r.algorithm);
+  return one_image ? make_per_sample(std::move(pass), p.n, target.step, slots) : std::move(pass);
+}
+
+// Memory of the passes, which take turns.
+std::size_t Plan::Impl::scratch_bytes() const {
+  std::size_t bytes = 0;
+  for (const Output& output : outputs)
+    if (output.pass) bytes = std::max(bytes, output.pass->workspace_bytes());
+  return bytes;
+}
+
+// Behind it, where results are accumulated, the gradient that is to be added.
+std::size_t Plan::Impl::workspace_bytes() const {
+  if (!accumulate) return scratch_bytes();
+  Index gradient = 0;
+  for (const Output& o : outputs)
+    if (o.pass) gradient = std::max(gradient, o.out.elements() * static_cast<Index>(size_of(o.out.view.dtype)));
+  return static_cast<std::size_t>(round_up(static_cast<Index>(scratch_bytes()), 64) + gradient);
+}
+
+void Plan::Impl::run(const std::array<View, 3>& in_, const std::array<void*, 3>& results, const View& bias,
+                     std::span<std::byte> workspace) const {
+  const std::size_t bytes = workspace_bytes();
+  std::optional<Arena> arena;
+  if (workspace.empty() && bytes > 0) workspace = {arena.emplace(bytes).data(), bytes};
+  if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % Arena::kAlignment != 0)
+    throw Error(ErrorKind::value, "Plan: workspace must hold " + std::to_string(bytes) + " bytes, aligned to " +
+                                      std::to_string(Arena::kAlignment));
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Output& output = outputs[i];
+    if (!output.wanted) continue;
+    Results out = output.out, target = output.target;
+    out.view.data = target.view.data = results[i];
+    if (!output.pass) {  // nothing to sum: zeros, or the bias
+      for (Index n = 0; n < out.samples && !accumulate; ++n) fill(out.at(n), bias);
+      continue;
+    }
+    if (accumulate) target.view.data = workspace.data() + round_up(static_cast<Index>(scratch_bytes()), 64);
+    Operands o = operands(i, in_, target.view);
+    if (!is_backward) o.bias = bias;
+    output.pass->run(o, workspace.data());
+    for (Index n = 0; n < out.samples && accumulate; ++n) add(out.at(n), target.at(n), threads);
   }
-  impl->is_backward = true;
-  impl->mask = r.output_mask;
-  impl->grad_output = five_axes(*r.grad_output, c.unbatched);
-  impl->grad_output.dtype = c.operands[0];
-  if (r.output_mask[0]) {
-    const View& grad_input = impl->results[0] = result_view(r, c, 0);
-    spec.unknown = c.transposed ? Unknown::y : Unknown::x;
-    spec.operands = {c.transposed ? grad_output : grad_input, weight, c.transposed ? grad_input : grad_output, {}};
-    if (!empty) impl->grad_input = make_pass(spec, r.algorithm);
-  }
-  if (r.output_mask[1]) {
-    const View& grad_weight = impl->results[1] = result_view(r, c, 1);
-    spec.unknown = Unknown::w;
-    spec.operands = {c.transposed ? grad_output : input, grad_weight, c.transposed ? input : grad_output, {}};
-    if (!empty) impl->grad_weight = make_pass(spec, r.algorithm);
-  }
-  const bool summable = std::find(grad_output.size.begin(), grad_output.size.end(), 0) == grad_output.size.end();
-  if (r.output_mask[2] && summable)
-    impl->grad_bias = make_bias_gradient(as_stored(grad_output), r.algorithm == Algorithm::reference, threads);
-  return impl;
 }
 
 const std::array<Result, 3>& Plan::results() const noexcept { return impl_->checked.results; }
 std::size_t Plan::workspace_bytes() const noexcept { return impl_->workspace_bytes(); }
 
+std::vector<PassInfo> Plan::passes() const {
+  static constexpr const char* kNames[] = {"grad_input", "grad_weight", "grad_bias"};
+  const Impl& plan = *impl_;
+  const Problem& p = plan.checked.problem;
+  const auto bytes = [](const View& v) {
+    double n = static_cast<double>(size_of(v.dtype));
+    for (const Index size : v.size) n *= static_cast<double>(size);
+    return n;
+  };
+  std::vector<PassInfo> passes;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Impl::Output& output = plan.outputs[i];
+    if (!output.pass) continue;
+    const bool x_is_cut = i == 0 && plan.is_backward != plan.checked.transposed;
+    const double result = bytes(output.out.view) * static_cast<double>(output.out.samples);
+    PassInfo info{plan.is_backward ? kNames[i] : "output", output.pass->explain(), x_is_cut ? p.x : p.y,
+                  output.pass->tile()};
+    if (i == 2) {
+      info.bytes = bytes(plan.in[0]) + result;
+      info.flops = bytes(plan.in[0]) / static_cast<double>(size_of(plan.in[0].dtype));
+    } else {
+      info.flops = 2 * products(p);
+      info.bytes = result;
+      for (std::size_t operand = 0; operand < 3; ++operand)  // all but the one whose gradient this is
+        if (operand != (plan.is_backward ? i + 1 : 0)) info.bytes += bytes(plan.in[operand]);
+    }
+    passes.push_back(std::move(info));
+  }
+  return passes;
+}
+
 std::string Plan::explain() const {
   std::ostringstream s;
   s << to_string(impl_->checked.problem) << (impl_->checked.transposed ? " transposed" : "") << '\n';
-  const auto rounded = [&](const char* name, const View& v) {
-    if (v.dtype != storage_of(v.dtype)) s << name << ": read as " << name_of(v.dtype) << '\n';
-  };
-  rounded("grad_output", impl_->grad_output);
-  rounded("input", impl_->input);
-  rounded("weight", impl_->weight);
-  const auto line = [&](const char* name, const std::unique_ptr<Pass>& pass) {
-    if (pass) s << name << ": " << pass->explain() << '\n';
-  };
-  line("output", impl_->output);
-  line("grad_input", impl_->grad_input);
-  line("grad_weight", impl_->grad_weight);
-  line("grad_bias", impl_->grad_bias);
+  static constexpr const char* kNames[] = {"grad_output", "input", "weight"};
+  for (std::size_t i = 0; i < 3; ++i)
+    if (const DType t = impl_->in[i].dtype; t != storage_of(t)) s << kNames[i] << ": read as " << name_of(t) << '\n';
+  for (const PassInfo& pass : passes()) s << pass.result << ": " << pass.text << '\n';
   return s.str();
 }
 
@@ -292,70 +389,63 @@ namespace {
               std::string("Plan: ") + name + " must have the dtype, shape and strides that the plan was made for");
 }
 
+void match(const View& v, const View& plan, const char* name, bool empty = false) {
+  empty |= std::find(v.size.begin(), v.size.end(), 0) != v.size.end();
+  if (v.dtype != plan.dtype || v.size != plan.size || (v.stride != plan.stride && !empty)) refuse(name);
+}
+
 View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatched, const char* name) {
   if (t.shape.size() != rank || (!t.strides.empty() && t.strides.size() != rank)) refuse(name);
   View v = five_axes(t, unbatched);
-  const bool empty = std::find(v.size.begin(), v.size.end(), 0) != v.size.end();
-  if (v.dtype != storage_of(plan.dtype) || v.size != plan.size || (v.stride != plan.stride && !empty)) refuse(name);
+  match(v, as_stored(plan), name);
   v.dtype = plan.dtype;
   return v;
-}
-
-View as_planned(const Tensor& t, Index channels, const char* name) {
-  if (t.shape != Shape{channels} || t.strides.size() > 1) refuse(name);
-  return channels_view(t);
 }
 
 }  // namespace
 
 void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
                     const std::array<Tensor, 3>& results, std::span<std::byte> workspace) const {
+  static constexpr const char* kNames[] = {"grad_input", "grad_weight", "grad_bias"};
   const Impl& plan = *impl_;
   const Checked& c = plan.checked;
   if (!plan.is_backward) throw Error(ErrorKind::value, "Plan: backward needs a plan for convolution_backward");
-  const bool unbatched = c.unbatched;
-  const std::size_t rank = c.output_shape.size(), weight_rank = rank + unbatched;
-  const View dy = as_planned(grad_output, plan.grad_output, rank, unbatched, "grad_output");
-  const View x = as_planned(input, plan.input, rank, unbatched, "input");
-  const View w = as_planned(weight, plan.weight, weight_rank, false, "weight");
-  View dx, dw, db;
-  if (plan.mask[0]) dx = as_planned(results[0], plan.results[0], rank, unbatched, "grad_input");
-  if (plan.mask[1]) dw = as_planned(results[1], plan.results[1], weight_rank, false, "grad_weight");
-  if (plan.mask[2]) {
-    db = as_planned(results[2], c.results[2].shape[0], "grad_bias");
-    if (db.dtype != c.results[2].dtype) refuse("grad_bias");
+  const std::size_t rank = c.output_shape.size();
+  const std::array<View, 3> in{as_planned(grad_output, plan.in[0], rank, c.unbatched, "grad_output"),
+                               as_planned(input, plan.in[1], rank, c.unbatched, "input"),
+                               as_planned(weight, plan.in[2], rank + c.unbatched, false, "weight")};
+  std::array<void*, 3> addresses{};
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (!plan.outputs[i].wanted) continue;
+    const Tensor& t = results[i];
+    const Results& planned = plan.outputs[i].out;
+    if (t.shape != c.results[i].shape || (!t.strides.empty() && t.strides.size() != t.shape.size())) refuse(kNames[i]);
+    const Results given = results_in(t, i, plan.per_sample, c.unbatched);
+    match(given.view, planned.view, kNames[i], given.samples == 0);
+    if (given.step != planned.step && planned.samples > 1) refuse(kNames[i]);
+    addresses[i] = t.data;
   }
-  plan.run({dy, x, w}, {dx, dw, db}, workspace);
+  plan.run(in, addresses, {}, workspace);
 }
 
 void Plan::backward(const std::array<const void*, 3>& operands, const std::array<void*, 3>& results,
                     std::span<std::byte> workspace) const {
-  const Impl& plan = *impl_;
-  if (!plan.is_backward) throw Error(ErrorKind::value, "Plan: backward needs a plan for convolution_backward");
-  const auto at = [](View v, const void* data) {
-    v.data = const_cast<void*>(data);  // operands are only read
-    return v;
-  };
-  const Result& bias = plan.checked.results[2];
-  plan.run({at(plan.grad_output, operands[0]), at(plan.input, operands[1]), at(plan.weight, operands[2])},
-           {at(plan.results[0], results[0]), at(plan.results[1], results[1]),
-            channels_view({results[2], bias.dtype, bias.shape, {}})},
-           workspace);
+  if (!impl_->is_backward) throw Error(ErrorKind::value, "Plan: backward needs a plan for convolution_backward");
+  std::array<View, 3> in = impl_->in;
+  for (std::size_t i = 0; i < 3; ++i) in[i].data = const_cast<void*>(operands[i]);
+  impl_->run(in, results, {}, workspace);
 }
 
 void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const {
   const Impl& plan = *impl_;
   const Checked& c = plan.checked;
   if (plan.is_backward) throw Error(ErrorKind::value, "Plan: forward needs a plan for convolution");
-  const bool transposed = c.transposed, unbatched = c.unbatched;
   const std::size_t rank = c.output_shape.size();
-  const View x = as_planned(input, plan.input, rank, unbatched, "input");
-  const View w = as_planned(weight, plan.weight, rank + unbatched, false, "weight");
-  const View y = as_planned(output, plan.results[0], rank, unbatched, "output");
-  const View b = bias ? as_planned(*bias, c.output_shape[unbatched ? 0 : 1], "bias") : View{};
-  if (!plan.output) return fill(y, b);
-  Arena arena(plan.workspace_bytes());
-  plan.output->run({transposed ? y : x, w, transposed ? x : y, b}, arena.data());
+  const View x = as_planned(input, plan.in[1], rank, c.unbatched, "input");
+  const View w = as_planned(weight, plan.in[2], rank + c.unbatched, false, "weight");
+  const View y = as_planned(output, plan.outputs[0].out.view, rank, c.unbatched, "output");
+  if (bias && (bias->shape != Shape{c.output_shape[c.unbatched ? 0 : 1]} || bias->strides.size() > 1)) refuse("bias");
+  plan.run({View{}, x, w}, {y.data, nullptr, nullptr}, bias ? channels_view(*bias) : View{}, {});
 }
 
 std::vector<std::pair<std::string, std::string>> build_info() {

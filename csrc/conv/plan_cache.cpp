@@ -26,7 +26,7 @@ PlanKey::PlanKey(const Request& r, int threads, int isa) {
   add(mask[0] | mask[1] << 1 | mask[2] << 2 | r.transposed << 3 | r.channels_last << 4 |
       r.grad_output.has_value() << 5 | r.bias.has_value() << 6 | r.bias_sizes.has_value() << 7 |
       static_cast<int>(r.padding_mode) << 8 | static_cast<int>(r.algorithm) << 10 |
-      static_cast<int>(r.precision) << 12 | static_cast<int>(r.soc) << 16);
+      static_cast<int>(r.precision) << 12 | static_cast<int>(r.soc) << 16 | r.accumulate << 20 | r.per_sample << 21);
   add(static_cast<std::int64_t>(r.cube_math_type));
   add(r.groups);
   if (r.grad_output) add(*r.grad_output);

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 namespace convbwd {
 namespace {
@@ -120,6 +122,34 @@ void check_tensor(const Request& r, const char* name, const Tensor& tensor) {
   for (const Index size : tensor.shape)
     if (size < 0) fail(r, name, ".shape must not be negative, got ", Tuple{tensor.shape});
   check_bytes(r, name, tensor.shape, tensor.dtype);
+}
+
+// Whether no two elements lie at the same place, by a rule that holds for every permuted, sliced or reversed array.
+bool apart(const Shape& shape, const Shape& strides) {
+  std::vector<std::pair<Index, Index>> axes;  // |stride|, size
+  for (std::size_t a = 0; a < shape.size(); ++a) {
+    if (shape[a] == 0) return true;
+    if (shape[a] > 1) axes.emplace_back(strides[a] < 0 ? -strides[a] : strides[a], shape[a]);
+  }
+  std::sort(axes.begin(), axes.end());
+  Sum reach = 0;  // of the axes so far
+  for (const auto& [stride, size] : axes) {
+    if (reach.overflow || stride <= reach.value) return false;
+    reach = reach + Sum(stride) * (size - 1);
+  }
+  return true;
+}
+
+// Where a result shall be written.
+void check_strides(const Request& r, const char* name, bool is_image, const Shape& shape, const Shape& strides) {
+  if (strides.empty()) return;
+  if (strides.size() != shape.size())
+    fail(r, name, " must have one stride for each axis, got ", Tuple{strides}, " (", name, ".shape=", Tuple{shape},
+         ")");
+  if (apart(shape, strides)) return;
+  const auto as_given = [&](const Shape& axes) { return is_image ? image(r, axes) : axes; };
+  fail(r, name, " must have elements that do not overlap each other, got strides of ", Tuple{as_given(strides)},
+       " elements (", name, ".shape=", Tuple{as_given(shape)}, ")");
 }
 
 // One value for each canonical dimension; `least` is also what the leading dimensions get that the user does not have.
@@ -363,6 +393,7 @@ Checked check(const Request& r) {
     if (r.bias) check_tensor(r, "bias", *r.bias);
     result.results[0].shape = result.output_shape;
     check_bytes(r, "output", result.output_shape, result.results[0].dtype);
+    check_strides(r, "output", true, result.output_shape, r.result_strides[0]);
     return result;
   }
 
@@ -378,11 +409,19 @@ Checked check(const Request& r) {
   if (r.output_mask[2] && r.bias_sizes && *r.bias_sizes != per_channel)
     fail(r, "bias_sizes must be None or (C_out,) = ", Tuple{per_channel}, ", got ", Tuple{*r.bias_sizes}, " (",
          geometry(r), ")");
+  if (r.per_sample && unbatched)
+    fail(r, "per_sample needs images with a batch axis, got one without (", geometry(r), ")");
+  Shape per_weight = weight, per_bias = per_channel;
+  if (r.per_sample)
+    for (Shape* shape : {&per_weight, &per_bias}) shape->insert(shape->begin(), p.n);
   result.results[0].shape = input;
-  result.results[1].shape = weight;
-  result.results[2].shape = per_channel;
-  static constexpr const char* kResults[] = {"grad_input", "grad_weight", "grad_bias"};
-  for (std::size_t i = 0; i < 3; ++i) check_bytes(r, kResults[i], result.results[i].shape, result.results[i].dtype);
+  result.results[1].shape = per_weight;
+  result.results[2].shape = per_bias;
+  static constexpr const char* kNames[] = {"grad_input", "grad_weight", "grad_bias"};
+  for (std::size_t i = 0; i < 3; ++i) {
+    check_bytes(r, kNames[i], result.results[i].shape, result.results[i].dtype);
+    if (r.output_mask[i]) check_strides(r, kNames[i], i == 0, result.results[i].shape, r.result_strides[i]);
+  }
   return result;
 }
 

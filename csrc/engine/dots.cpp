@@ -21,6 +21,7 @@ class Dots final : public SlottedPass {
   Dots(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
   std::string explain() const override;
+  Index3 tile() const override { return box_q_; }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
@@ -227,11 +228,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
         kernels_.dots(m, nt, length, y + m0 * y_.channel(), y_.channel(), x, call.offset.data(), part, taps);
       }
     }
-    T zero{};
-    for (Index i = 0; i < p.co * taps; ++i) zero += s.part[i] * T{};
-    if (zero != T{}) {
-      sum_carefully(b, x, y, s.part);
-    }
+    if (!all_finite(s.part, p.co * taps)) sum_carefully(b, x, y, s.part);
     for (Index m = 0; m < p.co; ++m)
       for (Index t = 0; t < taps; ++t) s.sums[(m * channels_ + c) * taps + t] += s.part[m * taps + t];
   }
@@ -269,14 +266,16 @@ void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, T* part) const
 template <class T>
 void Dots<T>::store(const Operands& o, Index g, Index c0, const T* sums) const {
   const Problem& p = spec_.problem;
-  const Index channels = std::min(channels_, p.ci - c0);
+  const Index channels = std::min(channels_, p.ci - c0), taps = p.taps();
+  const bool dense = dense_planes(o.w);
+  const Index per_row = dense && o.w.stride[1] == taps ? channels : 1;  // dense channels are one row
   for (Index m = 0; m < p.co; ++m)
-    for (Index c = 0; c < channels; ++c) {
-      const T* row = sums + (m * channels_ + c) * p.taps();
-      for (Index d = 0; d < p.w[0]; ++d)
-        for (Index h = 0; h < p.w[1]; ++h, row += p.w[2])
+    for (Index c = 0; c < channels; c += per_row) {
+      const T* row = sums + (m * channels_ + c) * taps;
+      for (Index d = 0; d < (dense ? 1 : p.w[0]); ++d)
+        for (Index h = 0; h < (dense ? 1 : p.w[1]); ++h, row += p.w[2])
           store_row(kernels_, advance(o.w.data, o.w.dtype, o.w.offset({g * p.co + m, c0 + c, d, h, 0})), o.w.dtype,
-                    o.w.stride[4], row, p.w[2]);
+                    o.w.stride[4], row, dense ? per_row * taps : p.w[2]);
     }
 }
 

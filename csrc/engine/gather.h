@@ -21,6 +21,9 @@ class Gather final : public SlottedPass {
   bool plan();
 
   std::string explain() const override;
+  Index3 tile() const override {
+    return {box_q_[0] * maps_[0].dst_step, box_q_[1] * maps_[1].dst_step, box_q_[2] * maps_[2].dst_step};
+  }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:

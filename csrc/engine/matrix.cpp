@@ -20,6 +20,9 @@ class Matrix final : public GuardedPass {
   bool plan();
   double nanoseconds() const override;
   std::string explain() const override;
+  Index3 tile() const override {
+    return {layout_.box[0] * maps_[0].dst_step, layout_.box[1] * maps_[1].dst_step, layout_.box[2] * maps_[2].dst_step};
+  }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:

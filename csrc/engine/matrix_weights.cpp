@@ -18,6 +18,7 @@ class MatrixWeights final : public GuardedPass {
   bool plan();
   double nanoseconds() const override;
   std::string explain() const override;
+  Index3 tile() const override { return box_; }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:

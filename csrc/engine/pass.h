@@ -49,6 +49,8 @@ class Pass {
   virtual ~Pass() = default;
   virtual std::size_t workspace_bytes() const = 0;
   virtual std::string explain() const = 0;
+  /// Positions of the image of y (of x for unknown x) that are worked on at a time; zeros where it is not cut.
+  virtual Index3 tile() const { return {}; }
   /// `workspace` holds workspace_bytes(), aligned to 64.
   virtual void run(const Operands& operands, std::byte* workspace) const = 0;
 };
@@ -119,6 +121,10 @@ std::unique_ptr<GuardedPass> make_matrix_weights(const PassSpec& spec, const Ker
                                                  const MatrixKernels& unit);
 /// Sums of o.y along all axes but 1, to o.bias; `wide` sums in double throughout.
 std::unique_ptr<Pass> make_bias_gradient(const View& y, bool wide, int threads);
+
+/// A pass for one image as a pass for `samples`: the result of each, a weight or bias gradient, lies `step` elements
+/// behind that of the one before. So many images are computed at the same time as there are slots.
+std::unique_ptr<Pass> make_per_sample(std::unique_ptr<Pass> one, Index samples, Index step, int slots);
 
 /// Hands out aligned pieces of a workspace; with no memory behind it, it only counts.
 class Carver {

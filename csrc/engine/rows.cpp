@@ -19,6 +19,9 @@ class Rows final : public SlottedPass {
   Rows(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
   std::string explain() const override;
+  Index3 tile() const override {
+    return {box_q_[0] * maps_[0].dst_step, box_q_[1] * maps_[1].dst_step, box_q_[2] * maps_[2].dst_step};
+  }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
@@ -39,6 +42,7 @@ class Rows final : public SlottedPass {
   std::array<AxisMap, 3> maps_;
   std::vector<PhaseSet> sets_;
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
+  std::vector<std::vector<Index>> tap_;              // of each set: [member][tap], its index among the taps of w
   Index cs_, cd_, max_streams_ = 0;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
   Planes planes_;
@@ -113,6 +117,13 @@ bool Rows<T>::plan() {
       return false;
   }
   for (const PhaseSet& s : sets_) {
+    auto& taps = tap_.emplace_back();
+    for (const auto& md : s.phase[0]->members)
+      for (const auto& mh : s.phase[1]->members)
+        for (const auto& mw : s.phase[2]->members)
+          for (const Index td : md.tap)
+            for (const Index th : mh.tap)
+              for (const Index tw : mw.tap) taps.push_back((td * p.w[1] + th) * p.w[2] + tw);
     auto& offsets = offset_.emplace_back();
     for (Index c = 0; c < chunk_; ++c)
       for (const Index d : s.phase[0]->offset)
@@ -133,7 +144,7 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
   const Problem& p = spec_.problem;
   const Index taps = p.taps(), first = g * p.co;
   const bool taps_dense = dense_planes(w);
-  T zero{};
+  bool finite = true;
   for (Index k = 0; k < count; ++k)
     for (Index c = 0; c < cd_; ++c) {
       const Index k0 = first + (to_x_ ? from + k : c), c0 = to_x_ ? c : from + k;
@@ -142,26 +153,22 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
           load_row(kernels_, slot.taps + (d * p.w[1] + h) * p.w[2],
                    advance(w.data, w.dtype, w.offset({k0, c0, d, h, 0})), w.dtype, w.stride[4],
                    taps_dense ? taps : p.w[2]);
-      for (Index t = 0; t < taps; ++t) zero += slot.taps[t] * T{};
+      finite &= all_finite(slot.taps, taps);
       T* weights = slot.weights;
-      for (const PhaseSet& s : sets_) {
+      for (std::size_t set = 0; set < sets_.size(); ++set) {
+        const PhaseSet& s = sets_[set];
         const Index m = cd_ * s.members;
         Index result = c * s.members;
-        if (s.taps)
-          for (const auto& md : s.phase[0]->members)
-            for (const auto& mh : s.phase[1]->members)
-              for (const auto& mw : s.phase[2]->members) {
-                const Index m0 = result / kernels_.rows_mr * kernels_.rows_mr;
-                const Index block = std::min<Index>(kernels_.rows_mr, m - m0);
-                T* to = weights + m0 * count * s.taps + k * s.taps * block + result++ - m0;
-                for (const Index td : md.tap)
-                  for (const Index th : mh.tap)
-                    for (const Index tw : mw.tap) *to = slot.taps[(td * p.w[1] + th) * p.w[2] + tw], to += block;
-              }
+        for (auto tap = tap_[set].begin(); tap != tap_[set].end(); ++result) {
+          const Index m0 = result / kernels_.rows_mr * kernels_.rows_mr;
+          const Index block = std::min<Index>(kernels_.rows_mr, m - m0);
+          T* to = weights + m0 * count * s.taps + k * s.taps * block + result - m0;
+          for (Index t = 0; t < s.taps; ++t, to += block) *to = slot.taps[*tap++];
+        }
         weights += m * count * s.taps;
       }
     }
-  return zero == T{};
+  return finite;
 }
 
 template <class T>

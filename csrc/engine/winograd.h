@@ -97,6 +97,8 @@ class Tiled : public SlottedPass {
     return std::max(SlottedPass::workspace_bytes(), direct_->workspace_bytes());
   }
 
+  Index3 tile() const override { return {step_.d, 2 * step_.h, 2 * step_.w}; }
+
  protected:
   // Cuts the outputs of n images into boxes of about so many tiles, source planes shared by neighbours along d.
   void cut(Index n, const Index3& out, Index tiles) {

@@ -1,6 +1,9 @@
 // Layer format: the one converter. Copies between a strided view of any element type and memory of the compute type.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "base/view.h"
 #include "kernels/kernel.h"
 
@@ -18,6 +21,14 @@ template <class T>
 void load_row(const KernelSet<T>& k, T* dst, const void* src, DType dtype, Index stride, Index count);
 template <class T>
 void store_row(const KernelSet<T>& k, void* dst, DType dtype, Index stride, const T* src, Index count);
+
+/// Whether all elements are finite. Comparisons, unlike sums, run side by side.
+template <class T>
+bool all_finite(const T* p, Index count) {
+  int strange = 0;
+  for (Index i = 0; i < count; ++i) strange |= !(std::abs(p[i]) <= std::numeric_limits<T>::max());
+  return strange == 0;
+}
 
 inline const std::byte* advance(const void* p, DType t, Index n) {
   return static_cast<const std::byte*>(p) + n * static_cast<Index>(size_of(t));

@@ -175,6 +175,16 @@ template <class T, class S>
 void pad_rows(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step, std::int64_t rows,
               std::int64_t left, std::int64_t width, std::int64_t right) {
   const S* s = static_cast<const S*>(src);
+#if VECTOR_BYTES == 64
+  if constexpr (__is_same(T, S)) {  // short rows in one piece
+    const int total = static_cast<int>(left + width + right);
+    if (step == 1 && total <= Vec<T>::lanes) {
+      const auto inside = ((1u << width) - 1) << left, all = (1u << total) - 1;
+      for (; rows > 0; --rows, dst += ldd, s += lds) store_lanes(dst, load_lanes(s - left, inside), all);
+      return;
+    }
+  }
+#endif
   for (; rows > 0; --rows, dst += ldd, s += lds) {
     T* d = dst;
     while (d < dst + left) *d++ = T{};

@@ -38,17 +38,25 @@ INLINE V<T> splat(T s) {
 }
 // The first n elements of a vector, 0 <= n <= lanes; loaded, the others are zero. Memory behind them is not touched.
 #if VECTOR_BYTES == 64
-INLINE V<float> load_part(const float* p, int n) {
-  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+INLINE V<float> load_lanes(const float* p, unsigned mask) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), p);
 }
-INLINE V<double> load_part(const double* p, int n) {
-  return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
+INLINE V<double> load_lanes(const double* p, unsigned mask) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask), p);
 }
-INLINE void store_part(float* p, V<float> v, int n) {
-  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
+INLINE void store_lanes(float* p, V<float> v, unsigned mask) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>(mask), v);
 }
-INLINE void store_part(double* p, V<double> v, int n) {
-  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v);
+INLINE void store_lanes(double* p, V<double> v, unsigned mask) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>(mask), v);
+}
+template <class T>
+INLINE V<T> load_part(const T* p, int n) {
+  return load_lanes(p, (1u << n) - 1);
+}
+template <class T>
+INLINE void store_part(T* p, V<T> v, int n) {
+  store_lanes(p, v, (1u << n) - 1);
 }
 #elif VECTOR_BYTES == 32
 alignas(32) constexpr std::int64_t kMask64[8] = {-1, -1, -1, -1, 0, 0, 0, 0};

@@ -1,5 +1,8 @@
 """Gradients of 1-, 2- and 3-D convolutions for NumPy, with the semantics of ``aten::convolution_backward``."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from convbwd import formats
 from convbwd._api import (
     CubeMathType,
@@ -10,14 +13,35 @@ from convbwd._api import (
     set_num_threads,
 )
 from convbwd._core import __version__
+from convbwd._double import convolution_double_backward
+from convbwd._gradcheck import GradcheckError, GradcheckReport, gradcheck
+from convbwd._plan import Plan, plan
 
 __all__ = [
     "CubeMathType",
+    "GradcheckError",
+    "GradcheckReport",
+    "Plan",
     "__version__",
     "build_info",
     "convolution",
     "convolution_backward",
+    "convolution_double_backward",
     "formats",
     "get_num_threads",
+    "gradcheck",
+    "plan",
     "set_num_threads",
 ]
+
+_OPTIONAL = ("autograd", "jax", "threadpoolctl", "torch")  # modules for those who have the library of that name
+
+if TYPE_CHECKING:
+    from convbwd import autograd, jax, threadpoolctl, torch  # noqa: F401
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import an optional module when it is first asked for."""
+        if name in _OPTIONAL:
+            return importlib.import_module(f"convbwd.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

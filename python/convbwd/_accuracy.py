@@ -130,7 +130,7 @@ def pass_of(operands: Operands, result: str, algorithm: str, codes: str | None) 
     """Return the name of the pass that computes a gradient."""
     if algorithm == "torch":
         return ""
-    explained = _core.plan(*operands, padding=1, algorithm=algorithm, dtype=codes)["explain"]
+    explained = _core.Plan(*operands, padding=1, algorithm=algorithm, dtype=codes).explain()
     line = next(line for line in explained.splitlines() if line.startswith(f"{result}: "))
     return line.removeprefix(f"{result}: ").partition(" ")[0].rstrip(":")
 

@@ -9,9 +9,12 @@ from typing import Any, SupportsIndex, TypeAlias
 from numpy.typing import ArrayLike, NDArray
 
 from convbwd import _core
+from convbwd._interop import as_kind
 
 IntOrInts: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 Padding: TypeAlias = str | IntOrInts | Sequence[Sequence[SupportsIndex]]
+Out: TypeAlias = Sequence[NDArray[Any] | None] | None
+Gradients: TypeAlias = tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]
 
 
 class CubeMathType(enum.IntEnum):
@@ -60,7 +63,11 @@ def convolution_backward(
     cube_math_type: SupportsIndex = 0,
     soc: str = "a2",
     dtype: str | None = None,
-) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
+    out: Out = None,
+    accumulate: bool = False,
+    per_sample: bool = False,
+    like: object = None,
+) -> Gradients:
     r"""
     Gradients of a 1-, 2- or 3-D convolution with respect to its input, weight and bias.
 
@@ -110,6 +117,17 @@ def convolution_backward(
     dtype : {None, "hifloat8", "float8_e4m3fn", "bfloat16"}, optional
         What arrays of unsigned integers of that size hold: codes of this type. For callers without the packages that
         bring it to NumPy; results of the type come back as such integers.
+    out : None or sequence of 3 arrays or None, optional
+        Where to write the gradients: writeable arrays of their shapes and dtypes, with any strides, which share no
+        memory with each other or with an operand. None stands for a new array.
+    accumulate : bool, optional
+        Whether to add the gradients to ``out`` instead: what is there becomes the sum of itself and the gradient of
+        its dtype, rounded once more, as PyTorch accumulates gradients.
+    per_sample : bool, optional
+        Whether ``grad_weight`` and ``grad_bias`` are to be those of each image for itself, with a leading axis of
+        size N. Their sums over that axis are the usual ones.
+    like : array of any library, optional
+        New results come as arrays of its library: PyTorch, JAX, or one that follows the array API standard.
 
     Returns
     -------
@@ -183,7 +201,7 @@ def convolution_backward(
     >>> db
     array([3.])
     """
-    return _core.convolution_backward(
+    results = _core.convolution_backward(
         grad_output,
         input,
         weight,
@@ -201,7 +219,17 @@ def convolution_backward(
         cube_math_type,
         soc,
         dtype,
+        out,
+        accumulate,
+        per_sample,
     )
+    if like is None:
+        return results
+    dx, dw, db = (
+        r if out is not None and o is r else as_kind(r, like)
+        for r, o in zip(results, out or (None, None, None), strict=True)
+    )
+    return dx, dw, db
 
 
 def convolution(
@@ -217,6 +245,7 @@ def convolution(
     *,
     data_format: str | None = None,
     algorithm: str = "auto",
+    like: object = None,
     precision: str = "default",
     cube_math_type: SupportsIndex = 0,
     soc: str = "a2",
@@ -238,6 +267,8 @@ def convolution(
         Added to the output, channel by channel. Its dtype does not influence the dtype of the output; not of 8 bits.
     stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
     cube_math_type, soc, dtype
+        As in `convolution_backward`.
+    like
         As in `convolution_backward`.
 
     Returns
@@ -267,7 +298,7 @@ def convolution(
     >>> convbwd.convolution(x, w, np.array([0.5]), padding="same").shape
     (1, 1, 8)
     """
-    return _core.convolution(
+    output = _core.convolution(
         input,
         weight,
         bias,
@@ -284,6 +315,7 @@ def convolution(
         soc,
         dtype,
     )
+    return output if like is None else as_kind(output, like)
 
 
 def set_num_threads(n: SupportsIndex) -> None:

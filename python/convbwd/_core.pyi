@@ -1,11 +1,55 @@
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypedDict
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-class _Plan(TypedDict):
-    workspace_bytes: int
-    explain: str
+class _Pass(TypedDict):
+    result: str
+    text: str
+    image: tuple[int, int, int]
+    tile: tuple[int, int, int]
+    flops: float
+    bytes: float
+
+class Plan:
+    def __init__(
+        self,
+        grad_output: NDArray[Any],
+        input: NDArray[Any],
+        weight: NDArray[Any],
+        bias_sizes: Sequence[SupportsIndex] | None = None,
+        stride: SupportsIndex | Sequence[SupportsIndex] = 1,
+        padding: str | SupportsIndex | Sequence[SupportsIndex] | Sequence[Sequence[SupportsIndex]] = 0,
+        dilation: SupportsIndex | Sequence[SupportsIndex] = 1,
+        transposed: bool = False,
+        output_padding: SupportsIndex | Sequence[SupportsIndex] = 0,
+        groups: SupportsIndex = 1,
+        output_mask: Sequence[bool] = (True, True, True),
+        data_format: str | None = None,
+        algorithm: str = "auto",
+        precision: str = "default",
+        cube_math_type: SupportsIndex = 0,
+        soc: str = "a2",
+        dtype: str | None = None,
+        accumulate: bool = False,
+        per_sample: bool = False,
+    ) -> None: ...
+    @property
+    def workspace_size(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    def run(
+        self,
+        grad_output: ArrayLike,
+        input: ArrayLike,
+        weight: ArrayLike,
+        out: Sequence[NDArray[Any] | None] | None,
+        workspace: Any,
+    ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
+    def explain(self) -> str: ...
+    def passes(self) -> list[_Pass]: ...
+    def results(self) -> tuple[tuple[tuple[int, ...], np.dtype[Any]] | None, ...]: ...
 
 __version__: str
 
@@ -27,26 +71,23 @@ def convolution_backward(
     cube_math_type: SupportsIndex = 0,
     soc: str = "a2",
     dtype: str | None = None,
+    out: Sequence[NDArray[Any] | None] | None = None,
+    accumulate: bool = False,
+    per_sample: bool = False,
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
-def plan(
-    grad_output: ArrayLike,
+def as_array(argument: Any) -> NDArray[Any]: ...
+def output(
     input: ArrayLike,
     weight: ArrayLike,
-    bias_sizes: Sequence[SupportsIndex] | None = None,
     stride: SupportsIndex | Sequence[SupportsIndex] = 1,
     padding: str | SupportsIndex | Sequence[SupportsIndex] | Sequence[Sequence[SupportsIndex]] = 0,
     dilation: SupportsIndex | Sequence[SupportsIndex] = 1,
     transposed: bool = False,
     output_padding: SupportsIndex | Sequence[SupportsIndex] = 0,
     groups: SupportsIndex = 1,
-    output_mask: Sequence[bool] = (True, True, True),
     data_format: str | None = None,
-    algorithm: str = "auto",
-    precision: str = "default",
-    cube_math_type: SupportsIndex = 0,
-    soc: str = "a2",
-    dtype: str | None = None,
-) -> _Plan: ...
+) -> tuple[tuple[int, ...], np.dtype[Any]]: ...
+def stand_in(dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]: ...
 def convolution(
     input: ArrayLike,
     weight: ArrayLike,

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "convbwd/types.hpp"
 
@@ -52,12 +53,24 @@ struct Request {
   Precision precision = Precision::default_;  ///< of what `automatic` chooses
   CubeMathType cube_math_type = CubeMathType::keep_dtype;
   Soc soc = Soc::a2;
+  bool accumulate = false;  ///< convolution_backward: results are added to what is there, in the type of the result
+  bool per_sample = false;  ///< convolution_backward: grad_weight and grad_bias of each image, with a leading N axis
 };
 
 /// Shape (channels-first) and dtype of a result.
 struct Result {
   Shape shape;
   DType dtype = DType::float32;
+};
+
+/// One pass of a plan, for people and pictures.
+struct PassInfo {
+  std::string result;                 ///< "grad_input", "grad_weight", "grad_bias" or "output"
+  std::string text;                   ///< algorithm, tiles, tasks and workspace
+  std::array<std::int64_t, 3> image;  ///< d, h, w of the image that is cut into tiles
+  std::array<std::int64_t, 3> tile;   ///< and of a tile; zeros where the pass does not cut it
+  double flops = 0;                   ///< two for each product of the definition; for a bias gradient one an element
+  double bytes = 0;                   ///< of the operands and the result: each read or written once
 };
 
 /// How one call will be carried out: immutable, made without touching tensor memory, safe to execute from many threads
@@ -73,6 +86,8 @@ class Plan {
 
   /// Bytes of scratch memory that one execution takes at most, for all its threads together.
   std::size_t workspace_bytes() const noexcept;
+
+  std::vector<PassInfo> passes() const;
 
   /// Algorithm, tiles and workspace of each pass, a line each.
   std::string explain() const;

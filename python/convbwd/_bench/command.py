@@ -201,14 +201,14 @@ def explain(options: argparse.Namespace) -> None:
     if roofline:
         out.print(str(roofline))
     for case in cases:
-        plan = _core.plan(*case.empty(dtype), **{**case.options, **given})
+        plan = _core.Plan(*case.empty(dtype), **{**case.options, **given})
         out.print(f"\n{case.problem}")
         shapes = zip(("grad_output", "input", "weight"), case.shapes, strict=True)
         out.print("  " + ", ".join(f"{name} {shape}" for name, shape in shapes) + f", {dtype.name}")
-        steps = [text for text in plan["explain"].splitlines() if text != case.problem.removeprefix("transposed:")]
+        steps = [text for text in plan.explain().splitlines() if text != case.problem.removeprefix("transposed:")]
         out.print("\n".join(f"  {text}" for text in steps))
         im2col = case.im2col_bytes * dtype.itemsize / 4
-        workspace = plan["workspace_bytes"]
+        workspace = plan.workspace_bytes
         out.print(f"  workspace: {workspace:,} bytes, {workspace / im2col:.1%} of a full im2col")
         columns = ["gradients", "GFLOP", "MB", "FLOP/byte"]
         columns += ["limit by", "least ms", "ms", "GF/s", "of limit"] if roofline else []

@@ -1,0 +1,153 @@
+// Layer bindings: plans as Python objects.
+#pragma once
+
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "bindings/backward.h"
+
+namespace convbwd {
+
+// A convolution_backward planned once. Arrays as planned go straight to the engine: nothing is read, looked up or
+// allocated. Others of the same shapes and dtypes have plans of their own.
+class BackwardPlan {
+ public:
+  explicit BackwardPlan(const Backward& call)
+      : request_(call.request),
+        codes_(call.codes),
+        plan_(Plan::make(call.request)),
+        operands_{Layout(call.grad_output), Layout(call.input), Layout(call.weight)} {
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (!request_.output_mask[i]) continue;
+      const Result& result = plan_.results()[i];
+      shapes_[i] = result_shape(request_, result, i);
+      results_[i] =
+          Layout(py::array(numpy_dtype(result.dtype, {&call.grad_output, &call.input, &call.weight}, call.codes),
+                           shapes_[i], {}, kNowhere, py::none()));
+    }
+  }
+  // An array of no memory, to plan with.
+  static py::array stand_in(py::handle dtype, const Shape& shape) {
+    return py::array(py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype)), shape, {}, kNowhere, py::none());
+  }
+
+  // The scratch memory, and what aligning it may take.
+  std::size_t workspace_size() const {
+    const std::size_t bytes = plan_.workspace_bytes();
+    return bytes > 0 ? bytes + kAlignment - 1 : 0;
+  }
+  std::size_t workspace_bytes() const { return plan_.workspace_bytes(); }
+  std::string explain() const { return plan_.explain(); }
+
+  py::list passes() const {
+    py::list passes;
+    for (const PassInfo& pass : plan_.passes()) {
+      py::dict facts;
+      facts["result"] = pass.result;
+      facts["text"] = pass.text;
+      facts["image"] = py::tuple(py::cast(pass.image));
+      facts["tile"] = py::tuple(py::cast(pass.tile));
+      facts["flops"] = pass.flops;
+      facts["bytes"] = pass.bytes;
+      passes.append(facts);
+    }
+    return passes;
+  }
+
+  // Shape and dtype of each result, None for those left out.
+  py::tuple results() const {
+    py::list results;
+    for (std::size_t i = 0; i < 3; ++i)
+      results.append(request_.output_mask[i]
+                         ? py::object(py::make_tuple(py::tuple(py::cast(shapes_[i])), results_[i].dtype()))
+                         : py::none());
+    return py::tuple(results);
+  }
+
+  py::object run(py::handle grad_output, py::handle input, py::handle weight, py::handle out,
+                 py::handle workspace) const {
+    const std::array<py::handle, 3> operands{grad_output, input, weight};
+    for (std::size_t i = 0; i < 3; ++i)
+      if (!operands_[i].fits(operands[i], false)) return run_others(operands, out, workspace);
+    if (!PyTuple_CheckExact(out.ptr()) || PyTuple_GET_SIZE(out.ptr()) != 3) return run_others(operands, out, workspace);
+    std::array<const void*, 3> from{};
+    std::array<void*, 3> to{};
+    for (std::size_t i = 0; i < 3; ++i) {
+      const py::handle result = PyTuple_GET_ITEM(out.ptr(), static_cast<py::ssize_t>(i));
+      from[i] = data_of(operands[i]);
+      if (request_.output_mask[i] ? !results_[i].fits(result, true) : !result.is_none())
+        return run_others(operands, out, workspace);
+      if (!request_.output_mask[i]) continue;
+      to[i] = data_of(result);
+      const Extent written = results_[i].extent(to[i]);
+      for (std::size_t j = 0; j < 3; ++j)
+        if (written.meets(operands_[j].extent(data_of(operands[j]))) ||
+            (j < i && to[j] && written.meets(results_[j].extent(to[j]))))
+          return run_others(operands, out, workspace);
+    }
+    const std::span<std::byte> scratch = aligned(workspace, plan_.workspace_bytes());
+    for (std::size_t i = 0; i < 3; ++i) {
+      apart(scratch, operands_[i].extent(from[i]));
+      if (to[i]) apart(scratch, results_[i].extent(to[i]));
+    }
+    {
+      const py::gil_scoped_release release;
+      plan_.backward(from, to, scratch);
+    }
+    return py::reinterpret_borrow<py::object>(out);
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  static inline const void* const kNowhere = reinterpret_cast<const void*>(kAlignment);
+
+  std::span<std::byte> aligned(py::handle workspace, std::size_t bytes) const {
+    if (workspace.is_none() || bytes == 0) return {};
+    std::span<std::byte> memory = writable_bytes(request_.function, "workspace", workspace);
+    const std::size_t skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % kAlignment;
+    if (memory.size() < skip + bytes)
+      throw Error(ErrorKind::value, std::string(request_.function) + ": workspace must have " +
+                                        std::to_string(bytes + kAlignment - 1) + " bytes, got " +
+                                        std::to_string(memory.size()));
+    return memory.subspan(skip, bytes);
+  }
+  void apart(std::span<std::byte> scratch, const Extent& array) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(scratch.data());
+    if (array.meets({begin, begin + scratch.size()}))
+      throw Error(ErrorKind::value, std::string(request_.function) +
+                                        ": workspace must not share memory with an array, got one that does");
+  }
+
+  py::object run_others(const std::array<py::handle, 3>& operands, py::handle out, py::handle workspace) const {
+    Backward call(request_, codes_ ? py::object(py::str(name_of(*codes_))) : py::none(), operands[0], operands[1],
+                  operands[2]);
+    images_channels_first(call.request);
+    const auto as_planned = [&](const char* name, const Tensor& given, const Tensor& planned) {
+      if (given.dtype == planned.dtype && given.shape == planned.shape) return;
+      const bool kind = given.dtype != planned.dtype;
+      const auto text = [](const Tensor& t) {
+        return std::string(name_of(t.dtype)) + " of shape " + py::str(py::tuple(py::cast(t.shape))).cast<std::string>();
+      };
+      throw Error(kind ? ErrorKind::type : ErrorKind::value, std::string(request_.function) + ": " + name +
+                                                                 " must be as planned, " + text(planned) + ", got " +
+                                                                 text(given));
+    };
+    as_planned("grad_output", *call.request.grad_output, *request_.grad_output);
+    as_planned("input", call.request.input, request_.input);
+    as_planned("weight", call.request.weight, request_.weight);
+    return call.run(out, [&](std::size_t bytes) { return aligned(workspace, bytes); });
+  }
+
+  Request request_;
+  std::optional<DType> codes_;
+  Plan plan_;
+  std::array<Layout, 3> operands_, results_;
+  std::array<Shape, 3> shapes_;
+};
+
+}  // namespace convbwd

@@ -1,0 +1,121 @@
+"""
+Convolutions for JAX, computed by convbwd on the CPU: under `jit`, `vmap` and `grad`, any number of times.
+
+>>> import jax, jax.numpy as jnp
+>>> import convbwd.jax
+>>> loss = lambda w: (convbwd.jax.convolution(jnp.ones((1, 1, 4)), w) ** 2).sum()
+>>> print(jax.jit(jax.grad(loss))(jnp.ones((1, 1, 3))))
+[[[12. 12. 12.]]]
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from convbwd import _api, _core
+
+Options: TypeAlias = tuple[tuple[str, Any], ...]
+
+
+def _call(function: Any, result: jax.ShapeDtypeStruct, *arrays: jax.Array) -> jax.Array:
+    """Run a function of NumPy arrays where JAX runs."""
+    called: jax.Array = jax.pure_callback(
+        lambda *a: np.asarray(function(*(np.asarray(one) for one in a)), result.dtype),
+        result,
+        *arrays,
+        vmap_method="sequential",
+    )
+    return called
+
+
+# Three bilinear functions, whose gradients are each other: the output from input and weight, the input's gradient from
+# that of the output and the weight, the weight's from that of the output and the input. A shape is all that they need
+# of what they compute the gradient of.
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _output(x: jax.Array, w: jax.Array, options: Options) -> jax.Array:
+    geometry = {name: value for name, value in options if name != "algorithm"}
+    arrays = [_core.stand_in(a.dtype, a.shape) for a in (x, w)]
+    shape, dtype = _core.output(arrays[0], arrays[1], **geometry)
+    return _call(lambda *a: _api.convolution(*a, **dict(options)), jax.ShapeDtypeStruct(shape, dtype), x, w)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _input_gradient(dy: jax.Array, w: jax.Array, x: jax.ShapeDtypeStruct, options: Options) -> jax.Array:
+    def compute(dy: Any, w: Any) -> Any:
+        like = np.broadcast_to(np.zeros((), x.dtype), x.shape)
+        return _api.convolution_backward(dy, like, w, output_mask=(True, False, False), **dict(options))[0]
+
+    return _call(compute, x, dy, w)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _weight_gradient(dy: jax.Array, x: jax.Array, w: jax.ShapeDtypeStruct, options: Options) -> jax.Array:
+    def compute(dy: Any, x: Any) -> Any:
+        like = np.broadcast_to(np.zeros((), w.dtype), w.shape)
+        return _api.convolution_backward(dy, x, like, output_mask=(False, True, False), **dict(options))[1]
+
+    return _call(compute, w, dy, x)
+
+
+def _kind(a: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(a.shape, a.dtype)
+
+
+_output.defvjp(
+    lambda x, w, options: (_output(x, w, options), (x, w)),
+    lambda options, saved, g: (
+        _input_gradient(g, saved[1], _kind(saved[0]), options),
+        _weight_gradient(g, saved[0], _kind(saved[1]), options),
+    ),
+)
+_input_gradient.defvjp(
+    lambda dy, w, x, options: (_input_gradient(dy, w, x, options), (dy, w)),
+    lambda x, options, saved, g: (
+        _output(g, saved[1], options),
+        _weight_gradient(saved[0], g, _kind(saved[1]), options),
+    ),
+)
+_weight_gradient.defvjp(
+    lambda dy, x, w, options: (_weight_gradient(dy, x, w, options), (dy, x)),
+    lambda w, options, saved, g: (
+        _output(saved[1], g, options),
+        _input_gradient(saved[0], g, _kind(saved[1]), options),
+    ),
+)
+
+
+def _frozen(value: Any) -> Any:
+    """Return an option as JAX can compare it: sequences as tuples."""
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return value
+    return tuple(_frozen(item) for item in value)
+
+
+def convolution(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None, **options: Any) -> jax.Array:
+    """
+    Convolve as `convbwd.convolution` does, on JAX's arrays.
+
+    Parameters
+    ----------
+    input, weight, bias : jax.Array
+        As in `convbwd.convolution`, all of one dtype.
+    **options
+        The other arguments of `convbwd.convolution`, by name; they are static.
+
+    Returns
+    -------
+    jax.Array
+        The output.
+    """
+    y = _output(input, weight, tuple((name, _frozen(value)) for name, value in sorted(options.items())))
+    if bias is None:
+        return y
+    last = str(options.get("data_format")).endswith("C")
+    return y + (bias if last else jnp.reshape(bias, (-1, *[1] * (weight.ndim - 2))))

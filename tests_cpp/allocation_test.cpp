@@ -1,0 +1,82 @@
+// What carrying out a plan takes from the heap: nothing, if it is given its workspace.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "convbwd/convbwd.hpp"
+
+namespace {
+std::atomic<int> g_allocations{0};
+}
+
+void* operator new(std::size_t bytes) {
+  ++g_allocations;
+  if (void* const p = std::malloc(bytes)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+
+namespace convbwd::test {
+namespace {
+
+struct Layer {
+  const char* name;
+  Shape grad_output, input, weight;
+  std::int64_t stride, groups;
+  bool accumulate;
+};
+void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
+
+class Allocations : public testing::TestWithParam<Layer> {};
+
+TEST_P(Allocations, NoneWithAWorkspace) {
+  set_num_threads(1);
+  const Layer& layer = GetParam();
+  Request request;
+  request.grad_output = {nullptr, DType::float32, layer.grad_output, {}};
+  request.input = {nullptr, DType::float32, layer.input, {}};
+  request.weight = {nullptr, DType::float32, layer.weight, {}};
+  request.stride = {layer.stride};
+  request.padding = {1};
+  request.groups = layer.groups;
+  request.accumulate = layer.accumulate;
+  const Plan plan = Plan::make(request);
+  const auto buffer = [](const Shape& shape) {
+    std::size_t n = 1;
+    for (const std::int64_t size : shape) n *= static_cast<std::size_t>(size);
+    return std::vector<float>(n);
+  };
+  std::vector<float> dy = buffer(layer.grad_output), x = buffer(layer.input), w = buffer(layer.weight), dx = x, dw = w,
+                     db(static_cast<std::size_t>(layer.weight[0]));
+  std::vector<std::byte> memory(plan.workspace_bytes() + 63);
+  const std::size_t skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
+  const std::span<std::byte> workspace = std::span(memory).subspan(skip, plan.workspace_bytes());
+  const auto run = [&](std::span<std::byte> scratch) {
+    plan.backward({dy.data(), x.data(), w.data()}, {dx.data(), dw.data(), db.data()}, scratch);
+  };
+  run(workspace);  // tables that are made once
+  const int before = g_allocations;
+  run(workspace);
+  EXPECT_EQ(g_allocations, before);
+  EXPECT_THROW(run(workspace.first(workspace.size() - 1)), Error);
+  EXPECT_THROW(run(std::span(memory).subspan(skip + 1)), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Allocations,
+    testing::Values(Layer{"FewChannels", {1, 8, 8, 8}, {1, 3, 8, 8}, {8, 3, 3, 3}, 1, 1, false},
+                    Layer{"Wide", {2, 40, 14, 14}, {2, 24, 14, 14}, {40, 24, 3, 3}, 1, 1, false},
+                    Layer{"Winograd", {2, 64, 28, 28}, {2, 64, 28, 28}, {64, 64, 3, 3}, 1, 1, false},
+                    Layer{"Strided", {2, 40, 7, 7}, {2, 24, 14, 14}, {40, 24, 3, 3}, 2, 1, true},
+                    Layer{"Depthwise", {2, 24, 7, 7}, {2, 24, 14, 14}, {24, 1, 3, 3}, 2, 24, true}),
+    testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace convbwd::test

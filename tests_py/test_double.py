@@ -1,0 +1,118 @@
+"""Gradients of gradients, and the check against finite differences that users have."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+import convbwd
+from cases import Case
+from strategies import cases
+
+FLOAT64 = {"dtypes": ("float64",) * 3, "data": "normal", "mask": (True,) * 3}
+
+
+@given(case=cases(**FLOAT64))
+def test_it_is_the_gradient_of_the_gradients(case: Case) -> None:
+    # <ggI, dx> + <ggW, dw> + <ggb, db> is linear in each operand: its gradients are checked by inner products.
+    dy, x, w, b = case.operands()
+    rng = np.random.default_rng(case.seed)
+    ggi, ggw, ggb, ddy, dx, dw = (rng.standard_normal(a.shape) for a in (x, w, b, dy, x, w))
+    options = case.arguments()
+
+    def scalar(dy: Any, x: Any, w: Any) -> float:
+        results = convbwd.convolution_backward(dy, x, w, **options)
+        return float(sum(np.sum(r * g) for r, g in zip(results, (ggi, ggw, ggb), strict=True) if r is not None))
+
+    got = convbwd.convolution_double_backward(ggi, ggw, ggb, dy, w, x, **options)
+    for name, place, gradient, direction, operand in (
+        ("grad_output", 0, got[0], ddy, dy),
+        ("input", 1, got[1], dx, x),
+        ("weight", 2, got[2], dw, w),
+    ):
+        operands = [dy, x, w]
+        operands[place] = operand + direction
+        up = scalar(*operands)
+        operands[place] = operand - direction
+        assert gradient is not None and gradient.shape == operand.shape, name
+        expected = (up - scalar(*operands)) / 2
+        scale = 1 + float(np.sum(np.abs(gradient * direction)))
+        assert abs(expected - float(np.sum(gradient * direction))) <= 1e-11 * max(scale, abs(up)), name
+
+
+def test_zeros_and_masks_cost_nothing(rng: np.random.Generator) -> None:
+    dy, x, w = rng.standard_normal((2, 4, 5, 5)), rng.standard_normal((2, 3, 5, 5)), rng.standard_normal((4, 3, 3, 3))
+    full = convbwd.convolution_double_backward(x, w, np.ones(4), dy, w, x, padding=1)
+    for mask in ((True, False, False), (False, True, False), (False, False, True)):
+        got = convbwd.convolution_double_backward(x, w, np.ones(4), dy, w, x, padding=1, output_mask=mask)
+        for g, f, m in zip(got, full, mask, strict=True):
+            assert (g is not None) == m
+            assert g is None or np.array_equal(g, f)
+    assert convbwd.convolution_double_backward(None, None, None, dy, w, x, padding=1) == (None, None, None)
+    only_bias = convbwd.convolution_double_backward(None, None, np.arange(4.0), dy, w, x, padding=1)
+    assert only_bias[1:] == (None, None)
+    np.testing.assert_array_equal(only_bias[0], np.broadcast_to(np.arange(4.0)[:, None, None], dy.shape))
+    last = convbwd.convolution_double_backward(
+        None, None, np.arange(4.0), dy.transpose(0, 2, 3, 1), w, x.transpose(0, 2, 3, 1), data_format="NHWC", padding=1
+    )
+    np.testing.assert_array_equal(last[0], np.broadcast_to(np.arange(4.0), (2, 5, 5, 4)))
+
+
+@given(case=cases(**FLOAT64, channels_last=False).filter(lambda case: case.batch not in (0, None)))
+def test_it_agrees_with_pytorch(case: Case) -> None:
+    torch = pytest.importorskip("torch")
+    if any(before != after for before, after in case.padding):
+        return  # PyTorch has no asymmetric padding
+    dy, x, w, b = (a.copy() for a in case.operands())
+    rng = np.random.default_rng(case.seed)
+    arrays = [rng.standard_normal(a.shape) for a in (x, w, b)] + [dy, w, x]
+    padding = [before for before, _ in case.padding]
+    geometry = (case.stride, padding, case.dilation, case.transposed, case.output_padding, case.groups)
+    expected = torch.ops.aten._convolution_double_backward(
+        *(torch.from_numpy(a) for a in arrays), *geometry, [True, True, True]
+    )
+    got = convbwd.convolution_double_backward(*arrays, *geometry)
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_allclose(g, e.numpy(), rtol=1e-10, atol=1e-10)
+
+
+def square(x: Any, w: Any) -> Any:
+    """Return (x * w)**2 and its gradient."""
+    y = x * w
+    return y**2, lambda dy: (2 * dy * y * w, 2 * dy * y * x)
+
+
+def test_gradcheck_accepts_what_is_right(rng: np.random.Generator) -> None:
+    report = convbwd.gradcheck(square, [rng.standard_normal((4, 5)), rng.standard_normal((4, 5))])
+    assert report.checked == 40 and report.failed == 0 and len(report.worst) == 10
+    assert convbwd.gradcheck(square, [np.ones(30), np.ones(30)], most=7, worst=3).checked == 14
+
+
+def test_gradcheck_shows_what_is_wrong(rng: np.random.Generator) -> None:
+    def wrong(x: Any, w: Any) -> Any:
+        y, backward = square(x, w)
+
+        def spoiled(dy: Any) -> Any:
+            dx, dw = backward(dy)
+            dw[2, 3] = dw[2, 3] + 1
+            return dx, dw
+
+        return y, spoiled
+
+    inputs = [rng.uniform(1, 2, (4, 5)) for _ in range(2)]
+    with pytest.raises(convbwd.GradcheckError, match=r"1 of 40 elements beyond their tolerance") as failure:
+        convbwd.gradcheck(wrong, inputs)
+    assert str(failure.value).splitlines()[2].split()[:3] == ["1", "(2,", "3)"]
+
+    def nothing(x: Any) -> Any:
+        return x, lambda dy: (np.full_like(dy, np.nan),)
+
+    with pytest.raises(convbwd.GradcheckError, match="inf"):
+        convbwd.gradcheck(nothing, [np.ones(3)])
+
+
+@pytest.mark.parametrize(("gradients", "message"), [((), "each of 1 inputs, got 0"), ((np.ones(2),), "shape")])
+def test_gradcheck_refuses_other_gradients(gradients: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        convbwd.gradcheck(lambda x: (x, lambda dy: gradients), [np.ones(3)])

@@ -1,0 +1,285 @@
+"""Arrays of other libraries: in without a copy, out as they came, and the modules for each library."""
+
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import convbwd
+from cases import bits
+from convbwd import _core
+
+SHAPES = ((2, 4, 6, 6), (2, 3, 6, 6), (4, 3, 3, 3))
+
+
+def operands(rng: np.random.Generator, dtype: Any = np.float32) -> list[np.ndarray]:
+    """Return grad_output, input and weight of a small problem."""
+    return [rng.standard_normal(shape).astype(dtype) for shape in SHAPES]
+
+
+class Interface:
+    """An object with the array interface alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.__array_interface__ = array.__array_interface__
+
+
+class Exporter:
+    """An object with DLPack alone, of the version before read-only flags where that is asked for."""
+
+    def __init__(self, array: np.ndarray, old: bool = False, device: int = 1) -> None:
+        self.array, self.old, self.device = array, old, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.old and options:
+            raise TypeError("no options")
+        return self.array.__dlpack__(**options)
+
+
+@pytest.mark.parametrize("kind", [Interface, Exporter, lambda a: Exporter(a, old=True), memoryview])
+def test_any_array_comes_in(rng: np.random.Generator, kind: Any) -> None:
+    arrays = operands(rng)
+    expected = bits(convbwd.convolution_backward(*arrays, padding=1))
+    assert bits(convbwd.convolution_backward(*map(kind, arrays), padding=1)) == expected
+    assert np.shares_memory(_core.as_array(kind(arrays[0])), arrays[0])
+
+
+def test_exports_are_released(rng: np.random.Generator) -> None:
+    array = rng.standard_normal((2, 3)).astype(np.float32)
+    before = sys.getrefcount(array)
+    for _ in range(3):
+        _core.as_array(Exporter(array))
+    assert sys.getrefcount(array) == before
+
+
+def test_strided_and_empty_exports(rng: np.random.Generator) -> None:
+    array = rng.standard_normal((6, 8))[::2, ::-1]
+    np.testing.assert_array_equal(_core.as_array(Exporter(array)), array)
+    assert _core.as_array(Exporter(np.empty((0, 3), np.float32))).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "bad", [Exporter(np.ones(3, np.int32)), Exporter(np.ones(3), device=2), Exporter(np.ones(3, np.complex64))]
+)
+def test_exports_that_cannot_be_used_are_refused(bad: Any) -> None:
+    with pytest.raises(TypeError, match=r"^as_array: argument must be an array, got Exporter: it"):
+        _core.as_array(bad)
+
+
+def test_results_go_to_exported_memory(rng: np.random.Generator) -> None:
+    arrays = operands(rng)
+    memory = np.zeros(SHAPES[1], np.float32)
+    out = (Exporter(memory), None, None)
+    assert convbwd.convolution_backward(*arrays, padding=1, out=out)[0] is out[0]
+    assert bits([memory]) == bits(convbwd.convolution_backward(*arrays, padding=1)[:1])
+    memory.flags.writeable = False
+    with pytest.raises((ValueError, TypeError), match=r"out\[0\] must be"):
+        convbwd.convolution_backward(*arrays, padding=1, out=out)
+
+
+def test_like_what_it_does_not_know() -> None:
+    x = np.ones((1, 1, 4))
+    with pytest.raises(
+        TypeError, match="like must be an array of NumPy, PyTorch, JAX or the array API standard, got str"
+    ):
+        convbwd.convolution(x, x[..., :3], like="torch")
+
+
+def test_like_the_array_api() -> None:
+    class Space:
+        @staticmethod
+        def asarray(array: np.ndarray) -> Any:
+            return ("wrapped", array)
+
+    class Other:
+        def __array_namespace__(self) -> Any:
+            return Space
+
+    x = np.ones((1, 1, 4))
+    assert convbwd.convolution(x, x[..., :3], like=Other())[0] == "wrapped"
+
+
+def test_nothing_is_imported_that_the_user_has_not() -> None:
+    code = (
+        "import sys, convbwd, numpy as np; x = np.ones((1, 1, 4));"
+        "convbwd.convolution_backward(x[..., :2], x, x[..., :3], like=x);"
+        "assert not {'torch', 'jax', 'autograd', 'threadpoolctl', 'ml_dtypes'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["autograd", "jax", "threadpoolctl", "torch"])
+def test_examples_of_optional_modules_run(name: str) -> None:
+    pytest.importorskip(name)
+    tried = doctest.testmod(getattr(convbwd, name))
+    assert tried.attempted > 0 and tried.failed == 0
+
+
+def test_optional_modules_are_attributes() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = convbwd.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_pytorch_tensors(rng: np.random.Generator, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    numpy_dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    arrays = operands(rng, numpy_dtype)
+    tensors = [torch.from_numpy(a.astype(np.float64)).to(getattr(torch, dtype)) for a in arrays]
+    assert _core.as_array(tensors[1]).ctypes.data == tensors[1].data_ptr()
+    expected = convbwd.convolution_backward(*arrays, padding=1)
+    got = convbwd.convolution_backward(*tensors, padding=1, like=tensors[0])
+    for g, e in zip(got, expected, strict=True):
+        assert isinstance(g, torch.Tensor) and g.dtype == tensors[0].dtype
+        assert bits([_core.as_array(g)]) == bits([e])
+    out = tuple(torch.zeros_like(g) for g in got)
+    assert convbwd.convolution_backward(*tensors, padding=1, out=out, like=tensors[0])[2] is out[2]
+    assert all(torch.equal(o, g) for o, g in zip(out, got, strict=True))
+    plan = convbwd.plan(*tensors, padding=1)
+    assert bits(plan(*tensors)) == bits(expected)
+    with pytest.raises(TypeError, match="input must be an array"):
+        convbwd.convolution(tensors[1].requires_grad_(), tensors[2])
+
+
+def test_pytorch_trains_on_it() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3, stride=2, groups=4),
+        torch.nn.ConvTranspose2d(8, 4, 3, stride=2),
+    )  # fmt: skip
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    images, targets = torch.randn(4, 3, 11, 11), torch.randn(4, 4, 11, 11)
+    calls = 0
+
+    def train() -> list[float]:
+        model.load_state_dict(start)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        losses = []
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(images), targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    original = convbwd.torch.convolution_backward
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return original(*args, **options)
+
+    native = train()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convbwd.torch, "convolution_backward", counted)
+        with convbwd.torch.enable():
+            ours = train()
+        assert calls == 20 * 3
+        train()
+    assert calls == 20 * 3
+    np.testing.assert_allclose(ours, native, rtol=1e-4)
+    assert native[-1] < native[0]
+
+
+def test_pytorch_keeps_what_this_library_does_not_compute() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(1, 2, 5, dtype=torch.complex64, requires_grad=True)
+    with convbwd.torch.enable(), convbwd.torch.enable():
+        (dx,) = torch.autograd.grad(
+            torch.nn.functional.conv1d(x, torch.ones(1, 2, 3, dtype=torch.complex64)).abs().sum(), x
+        )
+    assert dx.dtype == torch.complex64
+    with pytest.raises(RuntimeError, match="not enabled"):
+        convbwd.torch.disable()
+
+
+def test_jax_arrays(rng: np.random.Generator) -> None:
+    jax = pytest.importorskip("jax")
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        arrays = operands(rng, dtype)
+        inputs = [jax.numpy.asarray(a) for a in arrays]
+        assert _core.as_array(inputs[0]).ctypes.data == inputs[0].unsafe_buffer_pointer()
+        got = convbwd.convolution_backward(*inputs, padding=1, like=inputs[0])
+        assert all(isinstance(g, jax.Array) for g in got)
+        assert bits([np.asarray(g) for g in got]) == bits(convbwd.convolution_backward(*arrays, padding=1))
+
+
+@pytest.mark.parametrize("options", [{"padding": 1}, {"stride": 2, "transposed": True, "output_padding": [1, 0]}])
+def test_jax_functions(rng: np.random.Generator, options: dict[str, Any]) -> None:
+    jax = pytest.importorskip("jax")
+    transposed = "transposed" in options
+    x = jax.numpy.asarray(rng.standard_normal((2, 3, 6, 6)), np.float32)
+    w = jax.numpy.asarray(rng.standard_normal((3, 4, 3, 3) if transposed else (4, 3, 3, 3)), np.float32)
+    b = jax.numpy.asarray(rng.standard_normal(4), np.float32)
+
+    def ours(x: Any, w: Any, b: Any) -> Any:
+        return jax.numpy.sin(convbwd.jax.convolution(x, w, b, **options)).sum()
+
+    def theirs(x: Any, w: Any, b: Any) -> Any:
+        if transposed:
+            y = jax.lax.conv_general_dilated(
+                x, jax.numpy.flip(w, (2, 3)).swapaxes(0, 1), (1, 1), [(2, 3), (2, 2)], lhs_dilation=(2, 2)
+            )
+        else:
+            y = jax.lax.conv_general_dilated(x, w, (1, 1), [(1, 1), (1, 1)])
+        return jax.numpy.sin(y + b[:, None, None]).sum()
+
+    def of_gradient(function: Any) -> Any:
+        return jax.grad(lambda *a: sum((g**2).sum() for g in jax.grad(function, (0, 1, 2))(*a)), (0, 1, 2))
+
+    with jax.default_matmul_precision("highest"):
+        for make in (lambda f: jax.jit(jax.grad(f, (0, 1, 2))), of_gradient):
+            for g, e in zip(make(ours)(x, w, b), make(theirs)(x, w, b), strict=True):
+                np.testing.assert_allclose(g, e, rtol=2e-3, atol=2e-3 * float(np.abs(e).max()))
+    stacked = jax.vmap(lambda one: convbwd.jax.convolution(one, w, **options))(x[:, None])
+    np.testing.assert_allclose(stacked[:, 0], convbwd.jax.convolution(x, w, **options), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("data_format", [None, "NHWC"])
+def test_autograd_functions(rng: np.random.Generator, data_format: str | None) -> None:
+    autograd = pytest.importorskip("autograd")
+    from autograd.test_util import check_grads
+
+    axes = (0, 2, 3, 1) if data_format else (0, 1, 2, 3)
+    x, w, b = (
+        rng.standard_normal((2, 4, 5, 5)).transpose(axes),
+        rng.standard_normal((4, 2, 3, 3)),
+        rng.standard_normal(4),
+    )
+
+    def function(x: Any, w: Any, b: Any) -> Any:
+        return autograd.numpy.sin(
+            convbwd.autograd.convolution(x, w, b, stride=2, padding=1, groups=2, data_format=data_format)
+        )
+
+    check_grads(function, modes=["rev"], order=2)(x, w, b)
+
+
+def test_threadpoolctl_sees_and_limits_the_pool() -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    import convbwd.threadpoolctl
+
+    def ours() -> list[Any]:
+        return [one for one in threadpoolctl.threadpool_info() if one["user_api"] == "convbwd"]
+
+    before = convbwd.get_num_threads()
+    try:
+        convbwd.set_num_threads(3)
+        (info,) = ours()
+        assert info["num_threads"] == 3 and info["version"] == convbwd.__version__
+        assert Path(info["filepath"]).samefile(_core.__file__)
+        with threadpoolctl.threadpool_limits(2, user_api="convbwd"):
+            assert convbwd.get_num_threads() == 2
+        assert convbwd.get_num_threads() == 3
+    finally:
+        convbwd.set_num_threads(before)

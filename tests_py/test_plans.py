@@ -1,0 +1,303 @@
+"""Plans, `out`, `accumulate` and `per_sample`: other ways to the same bits."""
+
+import threading
+import tracemalloc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import convbwd
+from cases import DTYPES, Case, arrange, bits, call_backward
+from strategies import cases
+
+TINY = ((1, 8, 8, 8), (1, 3, 8, 8), (8, 3, 3, 3))
+WRITABLE = ("contiguous", "permuted", "sliced", "reversed")
+
+
+def tiny(rng: np.random.Generator, dtype: Any = np.float32) -> list[np.ndarray]:
+    """Return grad_output, input and weight of a small problem."""
+    return [rng.standard_normal(shape).astype(dtype) for shape in TINY]
+
+
+def plan_of(case: Case, operands: Any, **more: Any) -> convbwd.Plan:
+    """Plan a case, from shapes and dtypes alone in every second one."""
+    specs = [(a.shape, a.dtype) for a in operands[:3]] if case.seed % 2 else operands[:3]
+    return convbwd.plan(*specs, output_mask=case.mask, **case.arguments(), **more)
+
+
+@given(case=cases(), layouts=st.tuples(*[st.sampled_from(WRITABLE)] * 3))
+def test_all_ways_lead_to_the_same_bits(case: Case, layouts: tuple[str, str, str]) -> None:
+    operands = case.operands()
+    expected = call_backward(case, operands, "auto")
+    plan = plan_of(case, operands)
+    memory = np.full(plan.workspace_size + 1 + 64, 0x5A, np.uint8)
+    if all(np.array_equal(a.strides, np.empty(a.shape, a.dtype).strides) for a in operands[:3]):
+        out = plan.empty()
+        assert plan(*operands[:3], out=out, workspace=memory[1 : 1 + plan.workspace_size]) is out
+        assert bits(out) == bits(expected)
+        assert memory[0] == 0x5A and (memory[1 + plan.workspace_size :] == 0x5A).all()
+    assert bits(plan(*operands[:3])) == bits(expected)
+
+    rng = np.random.default_rng(case.seed)
+    out = tuple(
+        None if e is None else arrange(rng, np.zeros(e.shape), e.dtype, layout)
+        for e, layout in zip(expected, layouts, strict=True)
+    )
+    for call in (
+        plan,
+        lambda *a, out: convbwd.convolution_backward(*a, out=out, output_mask=case.mask, **case.arguments()),
+    ):
+        got = call(*operands[:3], out=out)
+        assert all(g is o for g, o in zip(got, out, strict=True))
+        assert bits(got) == bits(expected)
+        for o in out:
+            if o is not None:
+                o[...] = 0
+
+
+@given(
+    case=cases().filter(lambda case: "hifloat8" not in case.dtypes), layouts=st.tuples(*[st.sampled_from(WRITABLE)] * 3)
+)
+def test_accumulate_adds_in_the_dtype_of_the_result(case: Case, layouts: tuple[str, str, str]) -> None:
+    operands = case.operands()
+    gradients = call_backward(case, operands, "auto")
+    rng = np.random.default_rng(case.seed)
+    before = [None if g is None else rng.standard_normal(g.shape).astype(g.dtype) for g in gradients]
+    expected = [None if g is None else g + b for g, b in zip(gradients, before, strict=True)]
+    for planned in (False, True):
+        out = [
+            None if b is None else arrange(rng, b, b.dtype, layout) for b, layout in zip(before, layouts, strict=True)
+        ]
+        if planned:
+            plan_of(case, operands, accumulate=True)(*operands[:3], out=out)
+        else:
+            convbwd.convolution_backward(
+                *operands[:3], output_mask=case.mask, out=out, accumulate=True, **case.arguments()
+            )
+        assert bits(out) == bits(expected)
+
+
+def test_accumulate_adds_values_not_codes(rng: np.random.Generator) -> None:
+    codes = [convbwd.formats.cast(a, "hifloat8") for a in tiny(rng)]
+    dx, dw, db = convbwd.convolution_backward(*codes, padding=1, dtype="hifloat8")
+    assert dx is not None and dw is not None and db is not None
+    out = (codes[1].copy(), dw.copy(), db.copy())
+    convbwd.convolution_backward(*codes, padding=1, dtype="hifloat8", out=out, accumulate=True)
+    total = sum(convbwd.formats.cast(a, "float32", source="hifloat8") for a in (dx, codes[1]))
+    assert bits(out) == bits([convbwd.formats.cast(total, "hifloat8"), dw + dw, db + db])
+
+
+@given(case=cases().filter(lambda case: case.batch is not None))
+def test_per_sample_gradients_are_those_of_each_image(case: Case) -> None:
+    operands = case.operands()
+    dx, dw, db = convbwd.convolution_backward(*operands[:3], output_mask=case.mask, per_sample=True, **case.arguments())
+    assert case.batch is not None
+    whole = call_backward(case, operands, "auto")
+    assert bits([dx]) == bits([whole[0]])
+    for result, shape in ((dw, operands[2].shape), (db, operands[3].shape)):
+        assert result is None or result.shape == (case.batch, *shape)
+    for n in range(case.batch):
+        one = call_backward(case, [operands[0][n : n + 1], operands[1][n : n + 1], operands[2]], "auto")
+        got = [None if r is None else r[n] for r in (dw, db)]
+        assert bits(got) == bits(one[1:])
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_per_sample_into_strided_results(rng: np.random.Generator, accumulate: bool) -> None:
+    dy, x, w = rng.standard_normal((5, 6, 9, 9)), rng.standard_normal((5, 4, 9, 9)), rng.standard_normal((6, 4, 3, 3))
+    _, dw, db = convbwd.convolution_backward(dy, x, w, padding=1, per_sample=True)
+    assert dw is not None and db is not None
+    np.testing.assert_allclose(dw.sum(0), convbwd.convolution_backward(dy, x, w, padding=1)[1], rtol=1e-12)
+    start = rng.standard_normal(dw.shape), rng.standard_normal(db.shape)
+    out = (None, arrange(rng, start[0], float, "permuted"), arrange(rng, start[1], float, "reversed"))
+    mask = (False, True, True)
+    convbwd.convolution_backward(dy, x, w, padding=1, per_sample=True, output_mask=mask, out=out, accumulate=accumulate)
+    expected = [g + s if accumulate else g for g, s in zip((dw, db), start, strict=True)]
+    assert bits(out[1:]) == bits(expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_per_sample_bits_do_not_depend_on_threads(rng: np.random.Generator, threads: int) -> None:
+    dy, x, w = (rng.standard_normal(s).astype(np.float32) for s in ((4, 24, 20, 20), (4, 16, 20, 20), (24, 16, 3, 3)))
+    before = convbwd.get_num_threads()
+    try:
+        results = []
+        for n in (1, threads):
+            convbwd.set_num_threads(n)
+            results.append(bits(convbwd.convolution_backward(dy, x, w, padding=1, per_sample=True)))
+    finally:
+        convbwd.set_num_threads(before)
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("more", [{}, {"accumulate": True}, {"per_sample": True}])
+def test_a_plan_call_allocates_nothing(rng: np.random.Generator, more: dict[str, bool]) -> None:
+    dy, x, w = tiny(rng)
+    plan = convbwd.plan(dy, x, w, padding=1, **more)
+    out, workspace = plan.empty(), np.zeros(plan.workspace_size, np.uint8)
+
+    def peak_of(call: Any) -> int:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+
+    class Nothing:
+        def __call__(self, dy: Any, x: Any, w: Any, *, out: Any = None, workspace: Any = None) -> None:
+            pass
+
+    # What Python itself takes to pass keywords to an object counts for both.
+    calls = [lambda f=f: f(dy, x, w, out=out, workspace=workspace) for f in (Nothing(), plan)]
+    tracemalloc.start()
+    try:
+        peaks = [peak_of(call) for call in calls * 2]
+    finally:
+        tracemalloc.stop()
+    assert peaks[2] == peaks[3]
+
+
+def test_plans_serve_many_threads_at_once(rng: np.random.Generator) -> None:
+    operands = tiny(rng)
+    plan = convbwd.plan(*operands, padding=1)
+    expected = bits(plan(*operands))
+    got: list[Any] = []
+
+    def work() -> None:
+        for _ in range(50):
+            got.append(bits(plan(*operands, out=plan.empty(), workspace=bytearray(plan.workspace_size))))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [expected] * 200
+
+
+def test_specs() -> None:
+    class Like:
+        shape, dtype = TINY[1], "float32"
+
+    reference = convbwd.plan(*(np.empty(s, np.float32) for s in TINY), padding=1)
+    for specs in (TINY, (TINY[0], Like(), (TINY[2], np.float32)), [list(s) for s in TINY]):
+        assert convbwd.plan(*specs, padding=1).explain() == reference.explain()
+    half = convbwd.plan(*((s, ml_dtypes.bfloat16) for s in TINY), padding=1)
+    assert [a.dtype for a in half.empty() if a is not None] == [DTYPES["bfloat16"]] * 3
+    huge = convbwd.plan((1 << 20, 64, 510, 510), (1 << 20, 64, 512, 512), (64, 64, 3, 3))
+    assert huge.flops == 2 * 2 * (1 << 20) * 64 * 64 * 9 * 510**2 + (1 << 20) * 64 * 510**2
+    assert huge.workspace_size < 1 << 28
+
+
+def test_what_a_plan_tells() -> None:
+    plan = convbwd.plan((2, 32, 64, 64), (2, 32, 64, 64), (32, 32, 3, 3), padding=1)
+    image, weight = 2 * 32 * 64 * 64, 32 * 32 * 9
+    assert plan.flops == 2 * 2 * image * 32 * 9 + image
+    assert plan.bytes_moved == 4 * (2 * (2 * image + weight) + image + 32)
+    text = plan.explain(gflops=100, gbytes=10)
+    assert all(f"\n{name}: " in text for name in ("grad_input", "grad_weight", "grad_bias"))
+    assert "bound by computing" in text and "bound by memory" in text
+    assert str(plan.workspace_size) in repr(plan)
+    html = plan._repr_html_()
+    assert html.count("<tr>") == 3 and "<svg" in html and "grad_bias" in html
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"out": 3}, TypeError, "out must be None or a sequence of 3 arrays"),
+        ({"out": [None, None]}, ValueError, "out must hold 3 arrays"),
+        ({"out": [[1.0], None, None]}, TypeError, r"out\[0\] must be an array, got list"),
+        (
+            {"out": [None, np.empty((8, 3, 3, 4), np.float32), None]},
+            ValueError,
+            r"out\[1\].shape must be .*\(8, 3, 3, 3\)",
+        ),
+        (
+            {"out": [None, None, np.empty((8, 1), np.float32)]},
+            ValueError,
+            r"out\[2\].shape must be .*\(8,\), got \(8, 1\)",
+        ),
+        ({"out": [None, None, np.empty(8)]}, TypeError, r"out\[2\].dtype must be .*float32, got float64"),
+        ({"out": [None, None, np.empty(8, int)]}, TypeError, r"out\[2\].dtype must be float64, "),
+        ({"out": [None, None, np.broadcast_to(np.float32(1), (8,))]}, ValueError, r"out\[2\] must be writeable"),
+        ({"out": [None, None, np.ndarray(8, np.float32, bytearray(33), 1)]}, ValueError, r"out\[2\] must be aligned"),
+        ({"accumulate": True}, TypeError, r"out\[0\] must be an array where accumulate is True"),
+        ({"accumulate": 1}, TypeError, "accumulate must be a bool"),
+        ({"per_sample": "no"}, TypeError, "per_sample must be a bool"),
+    ],
+)
+def test_what_out_must_be(rng: np.random.Generator, change: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^convolution_backward: {message}"):
+        convbwd.convolution_backward(*tiny(rng), padding=1, **change)
+
+
+def test_out_where_nothing_is_wanted(rng: np.random.Generator) -> None:
+    with pytest.raises(TypeError, match=r"out\[2\] must be None where output_mask leaves that gradient out"):
+        convbwd.convolution_backward(
+            *tiny(rng), padding=1, output_mask=[True, True, False], out=(None, None, np.empty(8, np.float32))
+        )
+
+
+def test_overlapping_elements_are_refused(rng: np.random.Generator) -> None:
+    twice = np.lib.stride_tricks.as_strided(np.empty(3, np.float32), (1, 3, 8, 8), (12, 4, 0, 0))
+    with pytest.raises(
+        ValueError, match=r"grad_input must have elements that do not overlap each other.*\(1, 3, 8, 8\)"
+    ):
+        convbwd.convolution_backward(*tiny(rng), padding=1, out=(twice, None, None))
+
+
+def test_shared_memory_is_refused_and_leaves_everything_as_it_was(rng: np.random.Generator) -> None:
+    operands = tiny(rng)
+    plan = convbwd.plan(*operands, padding=1)
+    free, workspace = plan.empty(), np.zeros(plan.workspace_size + 10_000, np.uint8)
+    inside = workspace[64 : 64 + 32].view(np.float32)
+    before = [a.copy() for a in operands]
+    calls = [
+        ((operands[1], None, None), {}, r"out\[0\] must not share memory with input"),
+        ((None, operands[2][::-1], None), {}, r"out\[1\] must not share memory with weight"),
+        ((None, None, operands[0][0, :, 0, 0]), {}, r"out\[2\] must not share memory with grad_output"),
+        ((free[0], None, np.ravel(free[0])[:8]), {}, r"out\[2\] must not share memory with out\[0\]"),
+        ((*free[:2], inside), {"workspace": workspace}, "workspace must not share memory"),
+        (free, {"workspace": operands[1].view(np.uint8).ravel()}, "workspace must"),
+    ]
+    for out, more, message in calls:
+        with pytest.raises(ValueError, match=message):
+            plan(*operands, out=out, **more)
+        if not more:
+            with pytest.raises(ValueError, match=message):
+                convbwd.convolution_backward(*operands, padding=1, out=out)
+    assert bits(operands) == bits(before)
+
+
+def test_interleaved_results_do_not_overlap(rng: np.random.Generator) -> None:
+    operands = [rng.standard_normal(s) for s in ((2, 4, 6, 6), (2, 4, 6, 6), (4, 4, 1, 1))]
+    buffer = np.zeros((2, 4, 6, 6, 2))
+    buffer[..., 1] = operands[1]
+    dx = convbwd.convolution_backward(operands[0], buffer[..., 1], operands[2], out=(buffer[..., 0], None, None))[0]
+    assert bits([dx]) == bits(convbwd.convolution_backward(*operands)[:1])
+
+
+def test_what_a_plan_call_refuses(rng: np.random.Generator) -> None:
+    dy, x, w = tiny(rng)
+    plan = convbwd.plan(dy, x, w, padding=1)
+    with pytest.raises(
+        ValueError, match=r"plan: input must be as planned, float32 of shape \(1, 3, 8, 8\), got .*\(2, 3, 8, 8\)"
+    ):
+        plan(dy, np.concatenate([x, x]), w)
+    with pytest.raises(TypeError, match=r"plan: weight must be as planned, float32 .*, got float64"):
+        plan(dy, x, w.astype(float))
+    for memory, message in (
+        (np.empty(plan.workspace_size - 64, np.uint8), f"workspace must have {plan.workspace_size} bytes, got"),
+        (np.empty(2 * plan.workspace_size, np.uint8)[::2], "workspace must be None or a writable"),
+        (bytes(plan.workspace_size), "workspace must be None or a writable"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"plan: {message}"):
+            plan(dy, x, w, out=plan.empty(), workspace=memory)
+    with pytest.raises(ValueError, match=r"^plan: weight.shape\[1\] must be input channels / groups"):
+        convbwd.plan(dy, x, w, padding=1, groups=3)
+    with pytest.raises(ValueError, match="per_sample needs images with a batch axis"):
+        convbwd.plan(dy[0], x[0], w, padding=1, per_sample=True)
