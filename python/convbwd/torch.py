@@ -21,7 +21,7 @@ _NATIVE = torch._C.DispatchKeySet(torch._C.DispatchKey.CompositeExplicitAutograd
 _OPERATOR = torch.ops.aten.convolution_backward.default
 
 _lock = threading.Lock()
-_library: torch.library.Library | None = None  # registered at the first use, then kept
+_library: torch.library.Library | None = None  # what is registered
 _depth = 0  # how many have enabled it
 
 
@@ -30,7 +30,7 @@ def _convolution_backward(
 ) -> Any:
     """Compute what PyTorch asks for, or hand it to PyTorch's own kernel where this library has no answer."""
     tensors = (grad_output, input, weight)
-    ours = _depth > 0 and all(t.dtype == input.dtype and t.layout == torch.strided for t in tensors)
+    ours = all(t.dtype == input.dtype and t.layout == torch.strided for t in tensors)
     if not ours or input.dtype not in _DTYPES or any(t.is_conj() or t.is_neg() for t in tensors):
         return _OPERATOR.redispatch(_NATIVE, *tensors, *parameters)
     return convolution_backward(*(t.detach() for t in tensors), *parameters, like=input)
@@ -79,8 +79,11 @@ def disable() -> None:
     RuntimeError
         If it is not enabled.
     """
-    global _depth
+    global _library, _depth
     with _lock:
         if _depth == 0:
             raise RuntimeError("convbwd.torch.disable: it is not enabled")
         _depth -= 1
+        if _depth == 0 and _library is not None:
+            _library._destroy()
+            _library = None
