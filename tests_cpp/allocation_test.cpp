@@ -15,13 +15,14 @@ namespace {
 std::atomic<int> g_allocations{0};
 }
 
-void* operator new(std::size_t bytes) {
+// Not inlined: GCC would take the memory for malloc's and warn that delete gives it back.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++g_allocations;
   if (void* const p = std::malloc(bytes)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 namespace convbwd::test {
 namespace {

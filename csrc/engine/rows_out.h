@@ -88,8 +88,8 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
             if (dense) {
               const T* rows = streams[0].data + qd * f.plane;
               if (d.dtype == compute_dtype<T>)
-                k.pad[static_cast<int>(d.dtype)](static_cast<T*>(d.data) + at, next, rows, f.row, 1,
-                                                 one_run ? 1 : e[1], 0, one_run ? e[1] * e[2] : e[2], 0);
+                k.pad[static_cast<int>(d.dtype)](static_cast<T*>(d.data) + at, next, rows, f.row, 1, one_run ? 1 : e[1],
+                                                 0, one_run ? e[1] * e[2] : e[2], 0);
               else if (one_run)
                 store_row(k, advance(d.data, d.dtype, at), d.dtype, 1, rows, e[1] * e[2]);
               else
