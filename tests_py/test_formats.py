@@ -77,7 +77,8 @@ def test_float64_is_rounded_once(name: str, mantissa_bits: int, rng: np.random.G
     middles = numbers + np.ldexp(0.25, exponent - mantissa_bits)
     for hair in (-(2.0**-45), 0, 2.0**-45):
         values = middles * (1 + hair)
-        got = formats.decode(formats.cast(values, name)).astype(np.float64)
+        codes = formats.cast(values, name)
+        got = formats.decode(codes, name if codes.dtype == np.uint8 else None).astype(np.float64)
         np.testing.assert_array_equal(got, rounded(values, name))
         assert (hair == 0) or ((got > values) == (hair > 0)).all()
 
