@@ -55,37 +55,37 @@ void check_product(const MatrixKernels& unit, const Shape& s, Random& random) {
   const std::ptrdiff_t b_row = 64 + random.integer(0, 1) * 64, b_tile = 16 * b_row;
   const std::int64_t tiles_b = (s.columns + 15) / 16, whole = tiles_b * 16;
   const std::ptrdiff_t a_step = 2 * a_tile, b_step = tiles_b * b_tile;
-  // Steps lie in reverse order in A, shifts behind them: 2 bytes are the least that an image of pixels is shifted by.
-  const std::ptrdiff_t a_shift = 2 * random.integer(1, 3), a_term = s.steps * a_step + images * a_shift;
-  const std::ptrdiff_t b_term = s.steps * b_step;
+  // Steps lie in reverse order in A, shifts behind those of B: 4 bytes are the least that pixels are shifted by.
+  const std::ptrdiff_t b_shift = 4 * random.integer(1, 3), b_term = s.steps * b_step + images * b_shift;
+  const std::ptrdiff_t a_term = s.steps * a_step;
   const std::ptrdiff_t ldc = whole + random.integer(0, 2) * 16 + random.integer(0, 3), shift_c = s.rows * ldc;
   const auto c_count = static_cast<std::size_t>((images - 1) * shift_c + (s.rows - 1) * ldc + whole);
 
   std::vector<std::ptrdiff_t> a_at, b_at, shift;
   for (std::int64_t step = 0; step < s.steps; ++step)
     a_at.push_back((s.steps - 1 - step) * a_step), b_at.push_back(step * b_step);
-  for (std::int64_t t = 0; t < s.shifts; ++t) shift.push_back((s.shifts - 1 - t) * a_shift);
+  for (std::int64_t t = 0; t < s.shifts; ++t) shift.push_back((s.shifts - 1 - t) * b_shift);
 
   GuardedBuffer a(static_cast<std::size_t>(s.terms_a * a_term)), b(static_cast<std::size_t>(s.terms_b * b_term));
   const auto put = [&](GuardedBuffer& to, std::ptrdiff_t at) {
     to.as<std::uint16_t>()[at / 2] = bfloat_of(static_cast<float>(random.integer(-3, 3)));
   };
-  const auto a_place = [&](int term, std::int64_t step, int row, int k, std::ptrdiff_t by) {
-    return term * a_term + a_at[static_cast<std::size_t>(step)] + row / 16 * a_tile + row % 16 * a_row + 2 * k + by;
+  const auto a_place = [&](int term, std::int64_t step, int row, int k) {
+    return term * a_term + a_at[static_cast<std::size_t>(step)] + row / 16 * a_tile + row % 16 * a_row + 2 * k;
   };
-  const auto b_place = [&](int term, std::int64_t step, std::int64_t column, int k) {
+  const auto b_place = [&](int term, std::int64_t step, std::int64_t column, int k, std::ptrdiff_t by) {
     return term * b_term + b_at[static_cast<std::size_t>(step)] + column / 16 * b_tile + k / 2 * b_row +
-           column % 16 * 4 + k % 2 * 2;
+           column % 16 * 4 + k % 2 * 2 + by;
   };
   const auto by = [&](std::int64_t t) { return s.shifts ? shift[static_cast<std::size_t>(t)] : 0; };
   for (std::int64_t step = 0; step < s.steps; ++step) {
     for (int term = 0; term < s.terms_a; ++term)
       for (int row = 0; row < s.rows; ++row)
-        for (std::int64_t t = 0; t < images; ++t)
-          for (int k = 0; k < 32; ++k) put(a, a_place(term, step, row, k, by(t)));
+        for (int k = 0; k < 32; ++k) put(a, a_place(term, step, row, k));
     for (int term = 0; term < s.terms_b; ++term)
       for (std::int64_t column = 0; column < whole; ++column)
-        for (int k = 0; k < 32; ++k) put(b, b_place(term, step, column, k));
+        for (std::int64_t t = 0; t < images; ++t)
+          for (int k = 0; k < 32; ++k) put(b, b_place(term, step, column, k, by(t)));
   }
 
   GuardedBuffer c(c_count * sizeof(float), 4), expected(c_count * sizeof(float), 4);
@@ -101,8 +101,8 @@ void check_product(const MatrixKernels& unit, const Shape& s, Random& random) {
           for (int i = 0; i < s.terms_a; ++i)
             for (int j = 0; j < s.terms_b && i + j <= 2; ++j)
               for (int k = 0; k < 32; ++k)
-                to += value_of(a.as<std::uint16_t>()[a_place(i, step, row, k, by(t)) / 2]) *
-                      value_of(b.as<std::uint16_t>()[b_place(j, step, column, k) / 2]);
+                to += value_of(a.as<std::uint16_t>()[a_place(i, step, row, k) / 2]) *
+                      value_of(b.as<std::uint16_t>()[b_place(j, step, column, k, by(t)) / 2]);
       }
 
   MatrixCall call;
@@ -251,43 +251,72 @@ TEST_P(MatrixUnit, SplitsRows) {
     }
 }
 
-TEST_P(MatrixUnit, SplitsRuns) {
+// Planes as they lie, with gaps, borders, nothing in them, and widths around those of vectors.
+std::vector<FlatPlane> planes(Random& random) {
+  std::vector<FlatPlane> all;
+  for (std::int64_t n = 0; n <= 70; ++n) all.push_back({1, n, n, 0, n, n + random.integer(0, 1) * 40});
+  for (const std::int64_t width : {1, 3, 7, 15, 16, 17, 31, 32, 33, 50})
+    for (const std::int64_t rows : {0, 1, 2, 5}) {
+      const std::int64_t pitch = width + random.integer(0, 3), first = random.integer(0, 40);
+      const std::int64_t used = first + std::max<std::int64_t>(0, rows - 1) * pitch + width;
+      all.push_back({rows, width, width + random.integer(0, 3), first, pitch, used + random.integer(0, 40)});
+      all.push_back({rows, width, width, 0, width, rows * width});
+    }
+  return all;
+}
+
+std::int64_t elements(const FlatPlane& p) { return p.rows > 0 ? (p.rows - 1) * p.stride + p.width : 0; }
+
+// Where pixel i of a flat plane comes from, or -1.
+std::int64_t origin(const FlatPlane& p, std::int64_t i) {
+  if (i < p.first || p.width == 0) return -1;
+  const std::int64_t y = (i - p.first) / p.pitch, x = (i - p.first) % p.pitch;
+  return y < p.rows && x < p.width ? y * p.stride + x : -1;
+}
+
+TEST_P(MatrixUnit, SplitsPlanes) {
   Random random(66);
   for (int terms = 1; terms <= 3; ++terms)
-    for (std::int64_t n = 0; n <= 100; ++n) {
-      Source source(n, random);
-      const std::int64_t whole = (n + 31) / 32 * 32;
-      const std::ptrdiff_t term = whole + 32;
+    for (const FlatPlane& plane : planes(random)) {
+      Source source(elements(plane), random);
+      Magnitudes wanted = kNone;
+      const std::ptrdiff_t term = plane.length + 32;
       Split split(terms * term * 2);
       const Magnitudes seen =
-          unit().split_run(static_cast<std::uint16_t*>(split.data()), term, terms, source.data(), n);
-      for (std::int64_t i = 0; i < whole; ++i) split.expect(i, term, terms, i < n ? source.at(i) : 0.0f);
+          unit().split_plane(static_cast<std::uint16_t*>(split.data()), term, terms, source.data(), plane);
+      for (std::int64_t i = 0; i < plane.length; ++i) {
+        const std::int64_t from = origin(plane, i);
+        split.expect(i, term, terms, from < 0 ? 0.0f : source.at(from));
+        if (from >= 0) wanted = with(wanted, source.at(from));
+      }
       split.expect_rest_intact();
-      EXPECT_TRUE(seen == source.seen()) << n;
+      EXPECT_TRUE(seen == wanted) << plane.rows << 'x' << plane.width << " of " << plane.length;
       if (HasFailure()) return;
     }
 }
 
-TEST_P(MatrixUnit, SplitsPairsOfRows) {
+TEST_P(MatrixUnit, SplitsPairsOfPlanes) {
   Random random(67);
   for (int terms = 1; terms <= 3; ++terms)
-    for (std::int64_t n = 0; n <= 70; ++n) {
-      Source even(n, random), odd(n, random);
-      Magnitudes both = kNone;
-      const std::int64_t whole = (n + 15) / 16 * 16;
-      const std::ptrdiff_t term = whole + 16;
-      Split split(terms * term * 4);
-      const Magnitudes seen =
-          unit().split_pairs(static_cast<std::uint32_t*>(split.data()), term, terms, even.data(), odd.data(), n);
-      for (std::int64_t i = 0; i < whole; ++i) {
-        split.expect(2 * i, 2 * term, terms, i < n ? even.at(i) : 0.0f);
-        split.expect(2 * i + 1, 2 * term, terms, i < n ? odd.at(i) : 0.0f);
-        if (i < n) both = with(with(both, even.at(i)), odd.at(i));
+    for (const FlatPlane& plane : planes(random))
+      for (const bool alone : {false, true}) {
+        Source even(elements(plane), random), odd(elements(plane), random);
+        Magnitudes wanted = kNone;
+        const std::ptrdiff_t term = plane.length + 16;
+        Split split(terms * term * 4);
+        const Magnitudes seen = unit().split_pairs(static_cast<std::uint32_t*>(split.data()), term, terms, even.data(),
+                                                   alone ? nullptr : odd.data(), plane);
+        for (std::int64_t i = 0; i < plane.length; ++i) {
+          const std::int64_t from = origin(plane, i);
+          split.expect(2 * i, 2 * term, terms, from < 0 ? 0.0f : even.at(from));
+          split.expect(2 * i + 1, 2 * term, terms, from < 0 || alone ? 0.0f : odd.at(from));
+          if (from >= 0) wanted = with(wanted, even.at(from));
+          if (from >= 0 && !alone) wanted = with(wanted, odd.at(from));
+        }
+        split.expect_rest_intact();
+        EXPECT_TRUE(seen == wanted) << plane.rows << 'x' << plane.width << " of " << plane.length;
+        if (HasFailure()) return;
       }
-      split.expect_rest_intact();
-      EXPECT_TRUE(seen == both) << n;
-      if (HasFailure()) return;
-    }
 }
 
 TEST_P(MatrixUnit, SplitsColumns) {
@@ -298,14 +327,16 @@ TEST_P(MatrixUnit, SplitsColumns) {
         const std::ptrdiff_t lds = n + random.integer(0, 3);
         Source source((rows - 1) * lds + n, random);
         const std::int64_t steps = (n + 31) / 32;
-        const std::ptrdiff_t tile = 256 + random.integer(0, 1) * 16, term = steps * tile + 16;
-        Split split(terms * term * 4);
-        const Magnitudes seen = unit().split_columns(static_cast<std::uint32_t*>(split.data()), term, tile, terms,
+        const bool shifted = random.integer(0, 1) == 1;
+        const std::ptrdiff_t term = steps * 256 + 16, odd = shifted ? terms * term + 32 : 0;
+        Split split((odd + terms * term) * 4);
+        const Magnitudes seen = unit().split_columns(static_cast<std::uint32_t*>(split.data()), term, odd, terms,
                                                      source.data(), lds, rows, n);
-        for (std::int64_t i = 0; i < steps * 32; ++i)
-          for (std::ptrdiff_t j = 0; j < 16; ++j)
-            split.expect(2 * (i / 32 * tile + i % 32 / 2 * 16 + j) + i % 2, 2 * term, terms,
-                         j < rows && i < n ? source.at(j * lds + i) : 0.0f);
+        for (const std::int64_t by : {0, 1})
+          for (std::int64_t i = 0; i < steps * 32 && by <= shifted; ++i)
+            for (std::ptrdiff_t j = 0; j < 16; ++j)
+              split.expect(2 * (by * odd + i / 2 * 16 + j) + i % 2, 2 * term, terms,
+                           j < rows && i + by < n ? source.at(j * lds + i + by) : 0.0f);
         split.expect_rest_intact();
         EXPECT_TRUE(seen == source.seen()) << rows << " rows of " << n;
         if (HasFailure()) return;
@@ -322,8 +353,9 @@ TEST_P(MatrixUnit, SplitsWithoutLoss) {
       const std::uint32_t unused = terms == 3 ? 0 : terms == 2 ? (1u << 13) - 1 : (1u << 16) - 1;
       values.push_back(std::bit_cast<float>(std::bit_cast<std::uint32_t>(ordinary(random)) & ~unused));
     }
+    const FlatPlane whole{1, kCount, kCount, 0, kCount, kCount};
     std::vector<std::uint16_t> split(static_cast<std::size_t>(terms * kCount));
-    unit().split_run(split.data(), kCount, terms, values.data(), kCount);
+    unit().split_plane(split.data(), kCount, terms, values.data(), whole);
     for (std::size_t i = 0; i < kCount; ++i) {
       double sum = 0;
       for (int r = 0; r < terms; ++r)
@@ -338,6 +370,7 @@ TEST_P(MatrixUnit, SplitsTellMagnitudes) {
   constexpr std::int64_t kCount = 45;
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kDenormal = 0x1p-149f;
   const std::vector<float> zeros(kCount, 0.0f);
+  const FlatPlane whole{1, kCount, kCount, 0, kCount, kCount};
   for (const float value :
        {-0.0f, 3.5f, -1e30f, 1e-30f, -kDenormal, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()})
     for (const float other : {0.0f, 1.0f})
@@ -350,11 +383,11 @@ TEST_P(MatrixUnit, SplitsTellMagnitudes) {
         const float* v = values.data();
         const Magnitudes wanted = with(with(kNone, other), value);
         for (const Magnitudes& seen :
-             {unit().split_rows(narrow_to, 1024, 3, v, from, 2), unit().split_run(narrow_to, 1024, 3, v, kCount),
-              unit().split_pairs(to.data(), 1024, 3, v, zeros.data(), kCount),
-              unit().split_pairs(to.data(), 1024, 3, zeros.data(), v, kCount),
-              unit().split_columns(to.data(), 1024, 256, 3, v, kCount, 1, kCount),
-              unit().split_columns(to.data(), 1024, 256, 3, v, 15, 3, 15)})
+             {unit().split_rows(narrow_to, 1024, 3, v, from, 2), unit().split_plane(narrow_to, 1024, 3, v, whole),
+              unit().split_pairs(to.data(), 1024, 3, v, zeros.data(), whole),
+              unit().split_pairs(to.data(), 1024, 3, zeros.data(), v, whole),
+              unit().split_columns(to.data(), 1024, 0, 3, v, kCount, 1, kCount),
+              unit().split_columns(to.data(), 1024, 0, 3, v, 15, 3, 15)})
           EXPECT_TRUE(seen == wanted) << value << " at " << place << ": " << seen.least << ", " << seen.most;
       }
 }

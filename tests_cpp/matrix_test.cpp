@@ -296,7 +296,7 @@ TEST_P(MatrixPass, TakesEveryWay) {
            "panels of 1 of 3 channels",
            "boxes of 40x1x2x2 pixels in 1 slabs",
            "boxes of 1x1x6x50 pixels in 8 slabs",
-           "32 of 500 input and 32 of 40 output channels a task",
+           "of 40 output and 32 of 500 input channels a task",
        })
     EXPECT_NE(all.find(way), std::string::npos) << way;
 }

@@ -62,10 +62,10 @@ std::vector<std::size_t> transforms_of(const Problem& p) {
 }
 
 template <class T>
-std::unique_ptr<Pass> make(std::size_t number, PassSpec spec, const KernelSet<T>& kernels) {
+std::unique_ptr<GuardedPass> make(std::size_t number, PassSpec spec, const KernelSet<T>& kernels) {
   static constexpr const char* kNames[] = {"F(2x2, 3x3)", "F(4x4, 3x3)", "F(2x2, 5x5)", "F(1x4, 1x3)"};
   spec.precision = number > 0 ? Precision::fast : Precision::default_;
-  auto pass = make_winograd(spec, kernels, std::numeric_limits<double>::infinity(), &kernels.winograd[number]);
+  auto pass = make_winograd(spec, kernels, &kernels.winograd[number]);
   EXPECT_TRUE(!pass || pass->explain().find(kNames[number]) != std::string::npos) << pass->explain();
   return pass;
 }

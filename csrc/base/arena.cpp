@@ -50,7 +50,7 @@ Arena::Arena(std::size_t bytes) : bytes_(bytes) {
   if (absurd || capacity_ < needed || data_ == nullptr) {
     std::free(std::exchange(data_, nullptr));
     // Packed panels are walked in long strides, which huge pages spare many misses of the address translation.
-    const std::size_t unit = needed >= 2 * kHugePage ? kHugePage : kAlignment;
+    const std::size_t unit = needed >= kHugePage / 2 ? kHugePage : kAlignment;
     capacity_ = (std::max(needed, unit) + unit - 1) / unit * unit;
     if (!absurd) data_ = static_cast<std::byte*>(std::aligned_alloc(unit, capacity_));
     if (data_ == nullptr) {

@@ -18,6 +18,11 @@ struct Problem {
   std::int64_t taps() const { return w[0] * w[1] * w[2]; }
   std::int64_t x_plane() const { return x[0] * x[1] * x[2]; }
   std::int64_t y_plane() const { return y[0] * y[1] * y[2]; }
+  /// Multiplications of one pass, those with padding included; they may exceed an integer.
+  double products() const {
+    return static_cast<double>(n * groups) * static_cast<double>(ci * co) * static_cast<double>(taps()) *
+           static_cast<double>(y_plane());
+  }
   bool operator==(const Problem&) const = default;
 };
 

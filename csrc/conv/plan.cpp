@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/cpu.h"
 #include "base/thread_pool.h"
+#include "conv/choose.h"
 #include "conv/plan_cache.h"
 #include "conv/problem.h"
 #include "engine/blas.h"
@@ -21,22 +22,7 @@
 namespace convbwd {
 namespace {
 
-// Up to so many channels vectors run along pixels: a panel of channels would waste most of its lanes.
-constexpr Index kFewChannels = 8;
-// Above so many, no workspace limit justifies plain loops.
-constexpr double kManyProducts = 1 << 17;
-// Matrix units and Winograd are taken below so much of a direct pass's time, as far as their cost rules can tell.
-constexpr double kWorthwhile = 0.85;
-// Workspace that every problem may have: below it tiles become too narrow for vectors (1x3x8x8 with 8 kernels of 3x3
-// took three times as long with a quarter of its im2col, 1.7 KiB). Fits an L2 beside the operands.
-constexpr double kLeastBudget = 64 << 10;
 constexpr std::size_t kCachedPlans = 256;  // the layers of a large network, each way
-constexpr std::size_t kNoLimit = std::size_t{1} << 50;
-
-double products(const Problem& p) {
-  return static_cast<double>(p.n * p.groups) * static_cast<double>(p.ci * p.co) * static_cast<double>(p.taps()) *
-         static_cast<double>(p.y_plane());
-}
 
 // A tensor as a five-axis view. Axes of size one get the stride that a dense tensor would have.
 View five_axes(const Tensor& t, bool unbatched) {
@@ -128,76 +114,6 @@ void fill(const View& v, const View& bias) {
   }
 }
 
-// Time that a direct pass takes on one thread, good to 30 %: fitted to the 129 shapes of the benchmark on a Sapphire
-// Rapids, AVX-512 float32, where a vector's products take 0.18 ns.
-double direct_nanoseconds(const PassSpec& spec, int lanes) {
-  const Problem& p = spec.problem;
-  const double channels = static_cast<double>(p.n * p.groups);
-  const double x = channels * static_cast<double>(p.ci * p.x_plane()),
-               y = channels * static_cast<double>(p.co * p.y_plane());
-  const double w = static_cast<double>(p.groups * p.ci * p.co * p.taps());
-  const double time = products(p) / lanes * 0.18 + 2000;
-  if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + 0.8 * w;
-  return time + (spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y) + 0.4 * w;
-}
-
-template <class T>
-std::unique_ptr<Pass> choose(PassSpec spec, Algorithm algorithm) {
-  const Problem& p = spec.problem;
-  const KernelSet<T>& native = kernel_set<T>(active_isa());
-  const double work = products(p);
-  const double columns = work * static_cast<double>(sizeof(T)) / static_cast<double>(p.co) / 4;  // im2col / 4, in bytes
-  spec.budget = static_cast<std::size_t>(std::clamp(columns, kLeastBudget, 1e15));
-  // Strict sums take no kernels but our own: OpenBLAS promises nothing about values that are not finite.
-  const bool strict = spec.precision == Precision::strict;
-  const bool blas = algorithm == Algorithm::blas ||
-                    (algorithm == Algorithm::automatic && !strict && have_blas() && active_isa() == Isa::generic);
-  const KernelSet<T>& kernels = blas ? blas_kernels(native) : native;
-
-  // Members of a merged phase set are columns too: patches are wide even with few channels.
-  const bool weights = spec.unknown == Unknown::w;
-  Index width = spec.unknown == Unknown::x ? p.ci : p.co;
-  if (spec.unknown == Unknown::x)
-    for (int a = 0; a < 3; ++a) {
-      std::size_t members = 1;
-      for (const Phase& f : map_transposed(axis_sizes(p, a)).phases)
-        if (!f.offset.empty()) members = std::max(members, f.members.size());
-      width *= static_cast<Index>(members);
-    }
-  const bool few = algorithm != Algorithm::blas && width <= kFewChannels;
-  if (algorithm == Algorithm::automatic && !blas) {
-    // What multiplies less or faster than the direct passes, where it is expected to take less time than they do.
-    double most = kWorthwhile;
-    std::unique_ptr<Pass> best;
-    if constexpr (sizeof(T) == sizeof(float))
-      if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && !few)
-        if (auto pass = weights ? make_matrix_weights(spec, native, *unit) : make_matrix(spec, native, *unit))
-          if (const double time = pass->nanoseconds() / direct_nanoseconds(spec, native.lanes); time < most)
-            most = time, best = std::move(pass);
-    if (!strict)
-      if (auto pass = make_winograd(spec, native, most)) best = std::move(pass);
-    if (best) return best;
-  }
-  for (const std::size_t budget : {spec.budget, kNoLimit}) {
-    spec.budget = budget;
-    for (const bool vectors_along_pixels : {few, !few}) {
-      if (vectors_along_pixels && algorithm == Algorithm::blas) continue;
-      auto pass = vectors_along_pixels ? (weights ? make_dots(spec, native) : make_rows(spec, native))
-                                       : (weights ? make_gather_weights(spec, kernels) : make_gather(spec, kernels));
-      if (pass) return pass;
-    }
-    if (algorithm == Algorithm::automatic && work < kManyProducts) return make_reference(spec);
-  }
-  throw Error(ErrorKind::internal, "no algorithm for " + to_string(p));
-}
-
-std::unique_ptr<Pass> make_pass(const PassSpec& spec, Algorithm algorithm) {
-  if (algorithm == Algorithm::reference) return make_reference(spec);
-  const Operands& o = spec.operands;
-  const bool wide = o.x.dtype == DType::float64 || o.w.dtype == DType::float64 || o.y.dtype == DType::float64;
-  return wide ? choose<double>(spec, algorithm) : choose<float>(spec, algorithm);
-}
-
 }  // namespace
 
 struct Plan::Impl {
@@ -207,11 +123,12 @@ struct Plan::Impl {
     bool wanted = false;
     Results out, target;
     std::unique_ptr<Pass> pass;
+    std::string reason;  // for this pass
   };
 
   static std::shared_ptr<const Impl> make(const Request& request, int threads);
   Operands operands(std::size_t i, const std::array<View, 3>& in, const View& target) const;
-  std::unique_ptr<Pass> make_output(const Request& request, std::size_t i) const;
+  void make_pass(const Request& request, std::size_t i);
   std::size_t scratch_bytes() const;
   std::size_t workspace_bytes() const;
   void run(const std::array<View, 3>& in, const std::array<void*, 3>& results, const View& bias,
@@ -258,7 +175,7 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads
       output.target.view.stride = packed_strides(output.out.view);
       output.target.step = output.target.elements() / std::max<Index>(1, output.target.samples);
     }
-    output.pass = impl->make_output(r, i);
+    impl->make_pass(r, i);
   }
   return impl;
 }
@@ -273,12 +190,12 @@ Operands Plan::Impl::operands(std::size_t i, const std::array<View, 3>& in_, con
   return {{}, {}, as_stored(dy), target};
 }
 
-std::unique_ptr<Pass> Plan::Impl::make_output(const Request& r, std::size_t i) const {
+void Plan::Impl::make_pass(const Request& r, std::size_t i) {
   const Problem& p = checked.problem;
   const Results& target = outputs[i].target;
   const bool bias = i == 2, one_image = per_sample && i > 0;
   const auto empty = [](const View& v) { return std::find(v.size.begin(), v.size.end(), 0) != v.size.end(); };
-  if (bias ? empty(in[0]) : p.n == 0 || p.ci == 0 || p.co == 0) return nullptr;
+  if (bias ? empty(in[0]) : p.n == 0 || p.ci == 0 || p.co == 0) return;
   // Images are computed side by side where all threads find one.
   const int slots = one_image && p.n >= threads ? threads : 1;
   // Who asks for a device's rounding of operands wants nothing else rounded before the sum.
@@ -291,9 +208,14 @@ std::unique_ptr<Pass> Plan::Impl::make_output(const Request& r, std::size_t i) c
                 rounded ? Precision::strict : r.precision};
   if (i == 0) spec.unknown = is_backward != checked.transposed ? Unknown::x : Unknown::y;
   if (one_image) spec.problem.n = spec.operands.x.size[0] = spec.operands.y.size[0] = 1;
-  auto pass = bias ? make_bias_gradient(spec.operands.y, r.algorithm == Algorithm::reference, spec.threads)
-                   : make_pass(spec, r.algorithm);
-  return one_image ? make_per_sample(std::move(pass), p.n, target.step, slots) : std::move(pass);
+  Choice choice;
+  if (bias)
+    choice.pass = make_bias_gradient(spec.operands.y, r.algorithm == Algorithm::reference, spec.threads);
+  else
+    choice = choose(spec, r.algorithm);
+  outputs[i].pass =
+      one_image ? make_per_sample(std::move(choice.pass), p.n, target.step, slots) : std::move(choice.pass);
+  outputs[i].reason = std::move(choice.reason);
 }
 
 // Memory of the passes, which take turns.
@@ -358,11 +280,12 @@ std::vector<PassInfo> Plan::passes() const {
     const double result = bytes(output.out.view) * static_cast<double>(output.out.samples);
     PassInfo info{plan.is_backward ? kNames[i] : "output", output.pass->explain(), x_is_cut ? p.x : p.y,
                   output.pass->tile()};
+    if (!output.reason.empty()) info.text += "; " + output.reason;
     if (i == 2) {
       info.bytes = bytes(plan.in[0]) + result;
       info.flops = bytes(plan.in[0]) / static_cast<double>(size_of(plan.in[0].dtype));
     } else {
-      info.flops = 2 * products(p);
+      info.flops = 2 * p.products();
       info.bytes = result;
       for (std::size_t operand = 0; operand < 3; ++operand)  // all but the one whose gradient this is
         if (operand != (plan.is_backward ? i + 1 : 0)) info.bytes += bytes(plan.in[operand]);

@@ -38,7 +38,6 @@ class GatherWeights final : public SlottedPass {
   using Index4 = std::array<Index, 4>;  // in the order of order_
 
   bool search();
-  void lay_out(const View& w);
   bool configure(int vectors, Index rows, Index taps);
   Slot carve(Carver& carver) const;
   // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on.
@@ -56,7 +55,7 @@ class GatherWeights final : public SlottedPass {
   // A pointwise problem is symmetric: the image with fewer channels is the one to pack.
   bool swap_ = false;
   Index cm_, cn_;
-  bool copy_ = false, in_place_store_ = false;  // image operand through a tile copy; results transposed into place
+  bool copy_ = false;  // image operand through a tile copy
   std::array<std::vector<TapClass>, 3> classes_;
   // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
   Index4 order_{0, 1, 2, 3}, size_, chunk_, chunks_;
@@ -106,7 +105,7 @@ typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
   s.panel = carver.take<T>(chunk_pixels_ * width());
   if (copy_) s.copy = carver.take<T>(copy_images_ * copy_plane_ * rows_);
   s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
-  if (!in_place_store_) s.lines = carver.take<T>(kStoreRows * width());
+  if (spec_.operands.w.dtype != compute_dtype<T>) s.lines = carver.take<T>(kStoreRows * width());
   return s;
 }
 
@@ -141,18 +140,10 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
 }
 
 template <class T>
-void GatherWeights<T>::lay_out(const View& w) {
-  in_place_store_ = stores_in_place<T>(w, swap_ ? 0 : 1, spec_.problem.taps());
-}
-
-template <class T>
 bool GatherWeights<T>::plan() {
-  lay_out(densely(spec_.operands).w);
   // Two slots where they fit, whatever the number of threads is: tiles do not depend on it.
   for (least_slots_ = 2; !search(); --least_slots_)
     if (least_slots_ == 1) return false;
-  lay_out(spec_.operands.w);
-  configure(vectors_, rows_, taps_);
   return true;
 }
 

@@ -39,7 +39,7 @@ class Matrix final : public GuardedPass {
   };
   // How the rows and steps of a phase set find their weights and pixels.
   struct Steps {
-    Index row, first;                  // bytes from one row of weights to the next, and to the first
+    Index taps, rows;                  // rows of weights at a tap: channels of a panel times members
     Index results;                     // rows of results before those of this set, a channel
     std::vector<std::ptrdiff_t> a, b;  // [block of source channels][tap]
   };
@@ -78,11 +78,12 @@ class Matrix final : public GuardedPass {
   void store(const Operands& o, const Work& work, Index first_panel, Index channels, const Slot& s) const;
 
   Index panel_live(Index panel) const { return std::min(panel_channels_, cd_ - panel * panel_channels_); }
-  // In elements: a block of a panel, all source channels of a chunk as one term, and an image (the last columns of a
-  // call reach beyond the last row).
-  Index panel_block() const { return weight_terms_ * panel_channels_ * pitch_taps_ * kDepth; }
-  Index pair_term() const { return layout_.chunk * (kDepth / 2) * planes_.channel(); }
-  Index image_pairs() const { return image_terms_ * pair_term() + 2 * planes_.slack(); }
+  // In elements: a block of a panel, a block of source channels, and an image (the last columns of a call reach beyond
+  // the last row).
+  Index panel_block() const { return weight_terms_ * panel_channels_ * panel_taps_ * kDepth; }
+  Index pair_block() const { return image_terms_ * pair_term(); }
+  Index pair_term() const { return kDepth / 2 * planes_.channel(); }
+  Index image_pairs() const { return layout_.chunk * pair_block() + 2 * planes_.slack(); }
   Index image_results(Index channels) const { return channels * rows_ * pitch_; }
   Index rounds() const { return spec_.problem.groups * boxes_ * batches_; }
 
@@ -92,14 +93,13 @@ class Matrix final : public GuardedPass {
   std::array<AxisMap, 3> maps_;
   std::vector<PhaseSet> sets_;
   std::vector<Steps> steps_;          // of each set with taps
-  std::vector<Index> order_;          // kernel taps in the order of sets, members and taps
-  std::vector<std::ptrdiff_t> from_;  // where the split finds the rows of a panel
+  std::vector<std::ptrdiff_t> from_;  // where the split finds weights: [set][tap][channel][member]
   Index cs_, cd_, blocks_;            // source and destination channels of a group, blocks of the former
   std::size_t weight_n_, weight_k_;   // axes of w along rows and along the sum
   int image_terms_, weight_terms_;
   bool plain_ = true;             // every pixel reads the source at its own place only
   Index rows_ = 0, streams_ = 0;  // results of a channel; phases along w
-  Index panel_channels_ = 1, panels_ = 1, pitch_taps_ = 1;
+  Index panel_channels_ = 1, panels_ = 1, panel_taps_ = 0;
   Index3 count_;
   Layout layout_;
   Planes planes_;
@@ -124,28 +124,19 @@ Matrix::Matrix(const PassSpec& spec, const KernelSet<float>& kernels, const Matr
   for (const Phase& f : maps_[2].phases) streams_ += static_cast<Index>(f.members.size());
 }
 
-// Weights lie [channel][tap in order_][source channel of a block]: an odd number of cache lines apart where channels
-// are rows, without a gap where the members of a phase are (then all taps belong to one set).
 bool Matrix::plan() {
-  const Problem& p = spec_.problem;
   Index members = 1;
   for (const PhaseSet& s : sets_) {
     if (s.taps == 0) continue;
     members = std::max(members, s.members);
-    steps_.push_back({0, static_cast<Index>(order_.size()), rows_, {}, {}});
+    steps_.push_back({s.taps, s.members, rows_, {}, {}});
     rows_ += s.members;
-    for (const auto& md : s.phase[0]->members)
-      for (const auto& mh : s.phase[1]->members)
-        for (const auto& mw : s.phase[2]->members)
-          for (const Index td : md.tap)
-            for (const Index th : mh.tap)
-              for (const Index tw : mw.tap) order_.push_back((td * p.w[1] + th) * p.w[2] + tw);
+    panel_taps_ += s.taps * s.members;
   }
   if (steps_.empty() || (members > 1 && steps_.size() > 1)) return false;
-  const auto taps = static_cast<Index>(order_.size());
-  pitch_taps_ = members > 1 ? taps : taps | 1;
   panel_channels_ = ceil_div(cd_, ceil_div(cd_ * members, kRows));
   panels_ = ceil_div(cd_, panel_channels_);
+  for (Steps& steps : steps_) steps.rows *= panel_channels_;
   direct_ = make_gather(spec_, kernels_);
   if (!direct_) return false;
   for (const Index least : {2, 1}) {
@@ -241,24 +232,27 @@ Matrix::Slot Matrix::carve(Carver& carver) const {
 void Matrix::list_steps() {
   const Problem& p = spec_.problem;
   std::size_t number = 0;
+  Index at = 0;  // of a tap's weights in a block, in elements
   for (const PhaseSet& s : sets_) {
     if (s.taps == 0) continue;
+    const auto& [fd, fh, fw] = s.phase;
     Steps& steps = steps_[number++];
-    steps.row = (s.members > 1 ? s.taps : pitch_taps_) * kDepth * 2;
-    steps.first *= kDepth * 2;
-    for (Index block = 0; block < layout_.part; ++block) {
-      Index tap = 0;
-      for (const Index d : s.phase[0]->offset)
-        for (const Index h : s.phase[1]->offset)
-          for (const Index w : s.phase[2]->offset) {
-            steps.a.push_back((block * panel_block() + tap++ * kDepth) * 2);
-            steps.b.push_back((block * (kDepth / 2) * planes_.channel() + planes_.offset({d, h, w})) * 4);
-          }
+    for (std::size_t d = 0; d < fd->offset.size(); ++d)
+      for (std::size_t h = 0; h < fh->offset.size(); ++h)
+        for (std::size_t w = 0; w < fw->offset.size(); ++w, at += weight_terms_ * steps.rows * kDepth) {
+          steps.a.push_back(at * 2);
+          steps.b.push_back(planes_.offset({fd->offset[d], fh->offset[h], fw->offset[w]}) * 4);
+          for (Index c = 0; c < panel_channels_; ++c)
+            for (const auto& md : fd->members)
+              for (const auto& mh : fh->members)
+                for (const auto& mw : fw->members)
+                  from_.push_back((c * p.taps() + (md.tap[d] * p.w[1] + mh.tap[h]) * p.w[2] + mw.tap[w]) * kDepth);
+        }
+    for (Index i = s.taps; i < s.taps * layout_.part; ++i) {
+      steps.a.push_back(steps.a[static_cast<std::size_t>(i - s.taps)] + panel_block() * 2);
+      steps.b.push_back(steps.b[static_cast<std::size_t>(i - s.taps)] + pair_block() * 4);
     }
   }
-  for (Index c = 0; c < panel_channels_; ++c)
-    for (Index j = 0; j < pitch_taps_; ++j)
-      from_.push_back((c * p.taps() + order_[static_cast<std::size_t>(j) % order_.size()]) * kDepth);
 }
 
 // Time of products, of splitting source and weights, and of storing results.
@@ -293,42 +287,40 @@ Matrix::Work Matrix::work(Index i) const {
   return {b, i / batches_, n, std::min(layout_.batch, p.n - n)};
 }
 
-// Splits one image of a box to pairs[term][pair of source channels][pixel].
+// Splits one image of a box to pairs[block][term][pair of source channels][pixel].
 void Matrix::split(const View& image, const Work& work, Index n, const Blocks& blocks, const Slot& s,
                    std::uint32_t* pairs, Fit& fit) const {
   const Index plane = planes_.channel(), term = pair_term();
-  const Index3& box = layout_.box;
-  const bool in_place = plain_ && matrix::in_place(image, box);
-  const Index3 size{work.box.q1[0] - work.box.q0[0], work.box.q1[1] - work.box.q0[1], box[2]};
-  const Index length = in_place ? (size[0] - 1) * planes_.plane() + size[1] * size[2] : plane;
-  if (!in_place) planes_.locate(image, work.box.q0, planes_.size(), s.parts);
-  const float *even = s.plane, *odd = s.plane + plane;
-  for (Index i = 0; i < blocks.count * (kDepth / 2); ++i, pairs += plane) {
-    const Index pair = blocks.first * kDepth + 2 * i, live = std::clamp<Index>(cs_ - pair, 0, 2);
-    const Index c = work.g * cs_ + pair;
-    if (live == 0) {
-      for (int t = 0; t < image_terms_; ++t) std::fill_n(pairs + t * term, plane, 0u);
-      continue;
+  const bool dense = dense_rows(image, planes_);
+  planes_.locate(image, work.box.q0, planes_.size(), s.parts);
+  for (Index block = blocks.first; block < blocks.first + blocks.count; ++block, pairs += pair_block())
+    for (Index i = 0; i < kDepth / 2; ++i) {
+      const Index pair = block * kDepth + 2 * i, live = std::clamp<Index>(cs_ - pair, 0, 2), c = work.g * cs_ + pair;
+      std::uint32_t* const to = pairs + i * plane;
+      if (live == 0) {
+        for (int t = 0; t < image_terms_; ++t) std::fill_n(to + t * term, plane, 0u);
+      } else if (dense) {
+        planes_.each_plane(image, s.parts, n, c, [&](Index place, Index origin, const Planes::Part* part) {
+          const float* const even = static_cast<const float*>(image.data) + origin;
+          fit.see(unit_.split_pairs(to + place, term, image_terms_, even, live == 2 ? even + image.stride[1] : nullptr,
+                                    flat(image, planes_, part)));
+        });
+      } else {
+        planes_.copy(kernels_, image, s.parts, n, c, live, s.plane);
+        fit.see(unit_.split_pairs(to, term, image_terms_, s.plane, live == 2 ? s.plane + plane : nullptr,
+                                  flat(plane, plane)));
+      }
     }
-    if (in_place) {
-      even = static_cast<const float*>(image.data) + image.offset({n, c, work.box.q0[0], work.box.q0[1], 0});
-      odd = even + image.stride[1];
-    } else {
-      planes_.copy(kernels_, image, s.parts, n, c, live, s.plane);
-    }
-    if (live == 1) std::fill_n(s.plane + plane, plane, 0.0f), odd = s.plane + plane;
-    fit.see(unit_.split_pairs(pairs, term, image_terms_, even, odd, length));
-  }
 }
 
-// Splits the weights of a panel to to[block][term][channel][tap in order_][source channel].
+// Splits the weights of a panel to to[block][set][tap][term][channel][member][source channel].
 void Matrix::pack(const View& w, Index g, Index panel, const Blocks& blocks, float* scratch, std::uint16_t* to,
                   Fit& fit) const {
   const Problem& p = spec_.problem;
-  const Index channels = panel_live(panel), rows = panel_channels_ * pitch_taps_;
+  const Index channels = panel_live(panel);
   Index5 step{0, 0, p.w[1] * p.w[2] * kDepth, p.w[2] * kDepth, kDepth};
   step[weight_n_] = p.taps() * kDepth, step[weight_k_] = 1;
-  for (Index block = blocks.first; block < blocks.first + blocks.count; ++block, to += panel_block()) {
+  for (Index block = blocks.first; block < blocks.first + blocks.count; ++block) {
     Index5 at{}, size = w.size;
     at[0] = g * p.co;
     at[weight_n_] += panel * panel_channels_, size[weight_n_] = channels;
@@ -336,7 +328,10 @@ void Matrix::pack(const View& w, Index g, Index panel, const Blocks& blocks, flo
     if (channels < panel_channels_ || size[weight_k_] < kDepth)
       std::fill_n(scratch, panel_channels_ * p.taps() * kDepth, 0.0f);
     copy_in(kernels_, scratch, step, w.at(at, size));
-    fit.see(unit_.split_rows(to, rows * kDepth, weight_terms_, scratch, from_.data(), rows));
+    const std::ptrdiff_t* from = from_.data();
+    for (const Steps& steps : steps_)
+      for (Index i = 0; i < steps.taps; ++i, from += steps.rows, to += weight_terms_ * steps.rows * kDepth)
+        fit.see(unit_.split_rows(to, steps.rows * kDepth, weight_terms_, scratch, from, steps.rows));
   }
 }
 
@@ -354,8 +349,8 @@ void Matrix::add(const Operands& o, const Work& work, Index panel, Index first_p
       pack(o.w, work.g, panel, part, s.weights, s.panel, fit);
     for (Index n = 0; n < work.images; ++n) {
       const View to = target(o, work, n, first_panel);
-      multiply(work.box, part, weights, pairs + n * image_pairs() + first * (kDepth / 2) * planes_.channel(), channel,
-               panel_live(panel), channels, s.results + n * image_results(channels), in_place(o) ? &to : nullptr);
+      multiply(work.box, part, weights, pairs + n * image_pairs() + first * pair_block(), channel, panel_live(panel),
+               channels, s.results + n * image_results(channels), in_place(o) ? &to : nullptr);
     }
   }
 }
@@ -368,16 +363,11 @@ void Matrix::multiply(const PixelBox& box, const Blocks& part, const std::uint16
     const Steps& steps = steps_[number++];
     const Index3 e = box.extent(s);
     if (e[0] == 0 || e[1] == 0 || e[2] == 0) continue;
-    const Index term = panel_channels_ * pitch_taps_ * kDepth * 2;
     for (Index row = 0; row < live * s.members; row += kRows)
       for (Index d = 0; d < e[0]; ++d) {
         MatrixCall call;
-        call.a = {panel + (steps.first + row * steps.row) / 2,
-                  steps.row,
-                  16 * steps.row,
-                  term,
-                  weight_terms_,
-                  steps.a.data()};
+        constexpr Index kRow = kDepth * 2;
+        call.a = {panel + row * kDepth, kRow, 16 * kRow, steps.rows * kRow, weight_terms_, steps.a.data()};
         call.b = {
             pairs + d * planes_.plane(), planes_.channel() * 4, 64, pair_term() * 4, image_terms_, steps.b.data()};
         call.steps = call.stretch = part.count * s.taps;
@@ -458,8 +448,8 @@ void Matrix::run(const Operands& o, std::byte* workspace) const {
       const Work work = this->work(i);
       parallel_for(work.images * blocks_, slots(), [&](Index part, int number) {
         const Index n = part / blocks_, block = part % blocks_;
-        split(image, work, work.n + n, {block, 1}, slot_of(number),
-              shared + n * image_pairs() + block * (kDepth / 2) * planes_.channel(), fit);
+        split(image, work, work.n + n, {block, 1}, slot_of(number), shared + n * image_pairs() + block * pair_block(),
+              fit);
       });
       parallel_for(panels_, slots(), [&](Index panel, int number) {
         const Slot s = slot_of(number);
@@ -499,7 +489,7 @@ std::string Matrix::explain() const {
     << " terms): boxes of " << layout_.batch << 'x' << layout_.box[0] << 'x' << layout_.box[1] << 'x' << layout_.box[2]
     << " pixels, chunks of " << std::min(cs_, layout_.chunk * kDepth) << " of " << cs_ << " source channels, panels of "
     << panel_channels_ << " of " << cd_ << " channels, packed " << packs[static_cast<int>(layout_.mode)] << "; "
-    << tasks_ << " tasks, " << workspace_bytes() << " bytes; about " << nanoseconds() / 1e6 << " ms";
+    << tasks_ << " tasks, " << workspace_bytes() << " bytes";
   return s.str();
 }
 

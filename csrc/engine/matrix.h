@@ -59,6 +59,25 @@ inline bool in_place(const View& v, const Index3& box) {
   return v.dtype == DType::float32 && dense_planes(v) && box[2] == v.size[4] && (box[0] == 1 || box[1] == v.size[3]);
 }
 
+/// Pixels that lie one behind the other already, and zeros behind them.
+inline FlatPlane flat(Index pixels, Index length) { return {1, pixels, pixels, 0, pixels, length}; }
+
+/// The plane of which `part` is what exists in the image.
+inline FlatPlane flat(const View& image, const Planes& planes, const Planes::Part* part) {
+  const Index row = planes.row();
+  if (!part) return flat(0, planes.plane());
+  return {part->h.end - part->h.begin,
+          part->w.end - part->w.begin,
+          planes.step(1) * image.stride[3],
+          part->h.begin * row + part->w.begin,
+          row,
+          planes.plane()};
+}
+/// Whether its rows are floats side by side.
+inline bool dense_rows(const View& image, const Planes& planes) {
+  return image.dtype == DType::float32 && image.stride[4] == 1 && planes.step(2) == 1;
+}
+
 class Fit {
  public:
   /// `elements`: every element keeps its bound, not the result as a whole.

@@ -1,5 +1,6 @@
-// Unknown w: see matrix.h. Rows of a product are input channels, shifted by a tap in a zero-bordered flat copy of x;
-// columns are output channels; the sum runs over the pixels of y, laid out like x, with zeros between its rows.
+// Unknown w: see matrix.h. Rows of a product are output channels, columns are input channels, and the sum runs over the
+// pixels of y, laid out like a zero-bordered flat copy of x, with zeros between its rows. A tap moves x by some pixels:
+// as the unit takes them in pairs, by whole rows of its tiles, in one of two copies that pair them differently.
 #include "engine/matrix.h"
 #include "engine/weights_out.h"
 
@@ -10,7 +11,7 @@ namespace {
 constexpr Index kTileBytes = 640 << 10;  // results of a task: a third of L2
 constexpr Index kPixels = 512;           // of a box and batch: fewer show in the time of adding results up
 constexpr Index kStretch = 16;           // steps between passes over the results
-constexpr Index kColumns = 16;           // output channels that are split at a time
+constexpr Index kColumns = 16;           // input channels that are split at a time
 
 class MatrixWeights final : public GuardedPass {
  public:
@@ -22,13 +23,13 @@ class MatrixWeights final : public GuardedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  // Results of a task: channels [m0, m0 + m) of x by [n0, n0 + n) of y.
+  // Results of a task: channels [m0, m0 + m) of y by [n0, n0 + n) of x.
   struct Block {
     Index g, m0, m, n0, n;
   };
   struct Slot {
-    std::uint16_t* x;
-    std::uint32_t* y;
+    std::uint32_t* x;
+    std::uint16_t* y;
     float *plane, *tiles, *lines;
     Planes::Part *x_parts, *y_parts;
   };
@@ -42,10 +43,12 @@ class MatrixWeights final : public GuardedPass {
 
   Index pitch() const { return round_up(n_, kColumns); }
   Index tile_elements() const { return m_ * spec_.problem.taps() * pitch(); }
-  // Elements of a row of x and of one term of x; of a step and of one term of 16 columns of y.
-  Index x_row() const { return batch_ * x_image_; }
-  Index x_term() const { return m_ * x_row(); }
-  Index y_term() const { return batch_ * image_steps_ * kStep; }
+  // In elements: both pairings of an image for 16 columns, and one term of them; a row of y, and one term of it. An odd
+  // number of cache lines lies between rows.
+  Index x_image() const { return x_pixels_ / 2 * kColumns; }
+  Index x_term() const { return pairings_ * batch_ * x_image(); }
+  Index y_row() const { return (batch_ * image_steps_ | 1) * kDepth; }
+  Index y_term() const { return m_ * y_row(); }
 
   static constexpr Index kStep = kColumns * kDepth / 2;  // words of a step of 16 columns
   const KernelSet<float>& kernels_;
@@ -55,8 +58,8 @@ class MatrixWeights final : public GuardedPass {
   Index3 box_;
   Index batch_ = 1, m_, n_, slabs_ = 1;
   Planes x_, y_;
-  Index x_image_ = 0, image_steps_ = 1, boxes_ = 1, rounds_ = 1, m_blocks_ = 1, n_blocks_ = 1;
-  bool plain_ = false, in_place_store_ = false;
+  Index x_pixels_ = 0, pairings_ = 1, image_steps_ = 1, boxes_ = 1, rounds_ = 1, m_blocks_ = 1, n_blocks_ = 1;
+  bool plain_ = false;
   std::vector<std::ptrdiff_t> x_at_, y_at_, taps_;  // in bytes
 };
 
@@ -67,8 +70,8 @@ MatrixWeights::MatrixWeights(const PassSpec& spec, const KernelSet<float>& kerne
       x_terms_(terms_of(spec.operands.x.dtype)),
       y_terms_(terms_of(spec.operands.y.dtype)),
       box_(spec.problem.y),
-      m_(spec.problem.ci),
-      n_(spec.problem.co) {
+      m_(spec.problem.co),
+      n_(spec.problem.ci) {
   for (int a = 0; a < 3; ++a) maps_[a] = map_forward(axis_sizes(spec_.problem, a));
   plain_ = plain(maps_);
 }
@@ -77,10 +80,12 @@ bool MatrixWeights::plan() {
   const Problem& p = spec_.problem;
   direct_ = make_gather_weights(spec_, kernels_);
   if (!direct_) return false;
-  in_place_store_ = stores_in_place<float>(densely(spec_.operands).w, 1, p.taps());
   const auto halve = [](Index& v, Index of) { v = round_up(ceil_div(v, 2), of); };
   const auto shrink_tile = [&] {
-    if (m_ > kRows && m_ >= n_)
+    // Splitting x takes four times as long as splitting y, which every block of input channels does again.
+    if (n_ > kRows && 4 * n_ >= m_)
+      halve(n_, kRows);
+    else if (m_ > kRows)
       halve(m_, kRows);
     else if (n_ > kRows)
       halve(n_, kRows);
@@ -90,7 +95,7 @@ bool MatrixWeights::plan() {
       return false;
     return true;
   };
-  const auto results = [&] { return p.groups * ceil_div(p.ci, m_) * ceil_div(p.co, n_); };
+  const auto results = [&] { return p.groups * ceil_div(p.co, m_) * ceil_div(p.ci, n_); };
   while (tile_elements() * 4 > kTileBytes || (results() < kMinTasks / 4 && std::max(m_, n_) >= 2 * kRows))
     if (!shrink_tile()) break;
   const auto flat = [&] { return Planes(maps_, box_).row() * box_[1]; };
@@ -103,10 +108,7 @@ bool MatrixWeights::plan() {
   batch_ = ceil_div(p.n, ceil_div(p.n, batch_));
   for (;;) {
     for (const Index least : {2, 1})
-      if (configure(least)) {
-        in_place_store_ = stores_in_place<float>(spec_.operands.w, 1, p.taps());
-        return configure(least);
-      }
+      if (configure(least)) return true;
     if (batch_ > 1)
       batch_ = ceil_div(p.n, ceil_div(p.n, batch_ - 1));
     else if (box_[1] > 1 && flat() > 2 * kDepth)
@@ -125,24 +127,27 @@ bool MatrixWeights::configure(Index least) {
   image_steps_ = ceil_div((box_[1] - 1) * x_.row() + box_[2], kDepth);
   boxes_ = pixel_boxes(p.y, box_);
   rounds_ = boxes_ * ceil_div(p.n, batch_);
-  m_blocks_ = ceil_div(p.ci, m_), n_blocks_ = ceil_div(p.co, n_);
+  m_blocks_ = ceil_div(p.co, m_), n_blocks_ = ceil_div(p.ci, n_);
   const Index results = p.groups * m_blocks_ * n_blocks_, tile_bytes = round_up(tile_elements() * 4, 64);
   const Index room = static_cast<Index>(spec_.budget) / 2 / (results * tile_bytes);
   slabs_ = results < kMinTasks ? std::max<Index>(1, std::min({rounds_, ceil_div(kMinTasks, results), room})) : 1;
-  taps_.clear();
+  std::vector<Index> offsets;
   for (Index d = 0; d < p.w[0]; ++d)
     for (Index h = 0; h < p.w[1]; ++h)
       for (Index w = 0; w < p.w[2]; ++w)
-        taps_.push_back(2 * x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
-                                       w * p.dilation[2] - p.pad_before[2]}));
+        offsets.push_back(x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
+                                     w * p.dilation[2] - p.pad_before[2]}));
   // The last step reaches behind the last pixel: there it finds zeros.
-  const Index reach = image_steps_ * kDepth + *std::max_element(taps_.begin(), taps_.end()) / 2;
-  x_image_ = (ceil_div(std::max(x_.channel(), reach), kDepth) | 1) * kDepth;
+  const Index reach = image_steps_ * kDepth + *std::max_element(offsets.begin(), offsets.end());
+  x_pixels_ = round_up(std::max(x_.channel(), reach), kDepth);
+  pairings_ = std::any_of(offsets.begin(), offsets.end(), [](Index at) { return at % 2 == 1; }) ? 2 : 1;
+  taps_.clear();
+  for (const Index at : offsets) taps_.push_back((at % 2 * batch_ * x_image() + at / 2 * kColumns) * 4);
   x_at_.clear(), y_at_.clear();
   for (Index n = 0; n < batch_; ++n)
     for (Index s = 0; s < image_steps_; ++s) {
-      x_at_.push_back((n * x_image_ + s * kDepth) * 2);
-      y_at_.push_back((n * image_steps_ + s) * kStep * 4);
+      x_at_.push_back((n * x_image() + s * kStep) * 4);
+      y_at_.push_back((n * image_steps_ + s) * kDepth * 2);
     }
   Carver slot;
   carve(slot);
@@ -152,12 +157,12 @@ bool MatrixWeights::configure(Index least) {
 
 MatrixWeights::Slot MatrixWeights::carve(Carver& carver) const {
   Slot s{};
-  s.x = carver.take<std::uint16_t>(x_terms_ * x_term());
-  s.y = carver.take<std::uint32_t>(pitch() / kColumns * y_terms_ * y_term());
-  // A channel of x, or 16 of y.
-  s.plane = carver.take<float>(std::max(x_image_, kColumns * y_.channel()) + y_.slack());
+  s.x = carver.take<std::uint32_t>(pitch() / kColumns * x_terms_ * x_term());
+  s.y = carver.take<std::uint16_t>(y_terms_ * y_term());
+  // 16 channels of x, or one of y.
+  s.plane = carver.take<float>(std::max(kColumns * x_pixels_, y_.channel()) + y_.slack());
   if (slabs_ == 1) s.tiles = carver.take<float>(tile_elements());
-  if (!in_place_store_) s.lines = carver.take<float>(kStoreRows * pitch());
+  if (spec_.operands.w.dtype != DType::float32) s.lines = carver.take<float>(kStoreRows * pitch());
   s.x_parts = carver.take<Planes::Part>(x_.parts());
   s.y_parts = carver.take<Planes::Part>(y_.parts());
   return s;
@@ -171,8 +176,9 @@ double MatrixWeights::nanoseconds() const {
   const Index steps = batch_ * image_steps_, rounds = rounds_ * p.groups;
   const double calls = of(rounds, p.taps(), m_blocks_, ceil_div(m_, kRows), n_blocks_);
   const double columns = calls * static_cast<double>(ceil_div(n_, 32)) * (of(steps) * (kProduct * products + 10) + 100);
-  const double x = of(rounds, n_blocks_, p.ci, batch_, x_image_) * (kSplit * x_terms_ + copy_cost(maps_));
-  const double y = of(rounds, m_blocks_, p.co, batch_, y_.channel()) * (1.5 * kSplit * y_terms_ + 0.12);
+  const double x =
+      of(rounds, m_blocks_, p.ci, batch_, x_pixels_) * (1.5 * pairings_ * kSplit * x_terms_ + copy_cost(maps_));
+  const double y = of(rounds, n_blocks_, p.co, batch_, y_.channel()) * (kSplit * y_terms_ + 0.12);
   const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.4 + 0.3 * static_cast<double>(slabs_ - 1));
   return columns + 120 * calls + x + y + stored + 2000;
 }
@@ -180,9 +186,9 @@ double MatrixWeights::nanoseconds() const {
 MatrixWeights::Block MatrixWeights::block(Index i) const {
   const Problem& p = spec_.problem;
   Block b;
-  b.n0 = i % n_blocks_ * n_, b.n = std::min(n_, p.co - b.n0);
+  b.n0 = i % n_blocks_ * n_, b.n = std::min(n_, p.ci - b.n0);
   i /= n_blocks_;
-  b.m0 = i % m_blocks_ * m_, b.m = std::min(m_, p.ci - b.m0);
+  b.m0 = i % m_blocks_ * m_, b.m = std::min(m_, p.co - b.m0);
   b.g = i / m_blocks_;
   return b;
 }
@@ -195,43 +201,52 @@ void MatrixWeights::add(const Operands& o, const Block& b, Index round, const Sl
   const Index n0 = round / boxes_ * batch_, images = std::min(batch_, p.n - n0);
   x_.locate(o.x, pixels.q0, x_.size(), s.x_parts);
   y_.locate(o.y, pixels.q0, pixels.q1, s.y_parts);
-  const bool x_in_place = plain_ && in_place(o.x, box_), y_in_place = plain_ && in_place(o.y, box_);
-  const auto place = [&](const View& v, Index n, Index c) {
-    return static_cast<const float*>(v.data) + v.offset({n0 + n, c, pixels.q0[0], pixels.q0[1], pixels.q0[2]});
-  };
+  const bool in_place = plain_ && matrix::in_place(o.x, box_);
   // Of images in place, and of the flat copies; only boxes of a single image may have fewer rows than others.
   const Index live_pixels = (pixels.q1[1] - pixels.q0[1]) * box_[2];
   const Index length = (pixels.q1[1] - pixels.q0[1] - 1) * x_.row() + pixels.q1[2] - pixels.q0[2];
   const Index steps = batch_ > 1 ? image_steps_ : ceil_div(length, kDepth);
-  for (Index c = 0; c < b.m; ++c)
-    for (Index n = 0; n < images; ++n) {
-      const Index channel = b.g * p.ci + b.m0 + c;
-      std::uint16_t* const to = s.x + c * x_row() + n * x_image_;
-      if (x_in_place) {
-        fit.see(unit_.split_run(to, x_term(), x_terms_, place(o.x, n, channel), live_pixels));
-        continue;
-      }
-      x_.copy(kernels_, o.x, s.x_parts, n0 + n, channel, 1, s.plane);
-      std::fill(s.plane + x_.channel(), s.plane + x_image_, 0.0f);
-      fit.see(unit_.split_run(to, x_term(), x_terms_, s.plane, x_image_));
-    }
   for (Index c = 0; c < b.n; c += kColumns)
     for (Index n = 0; n < images; ++n) {
-      const Index live = std::min(kColumns, b.n - c), channel = b.g * p.co + b.n0 + c;
+      const Index live = std::min(kColumns, b.n - c), channel = b.g * p.ci + b.n0 + c;
       const float* from = s.plane;
-      Index lds = y_.channel(), pixels_of_y = std::min(lds, steps * kDepth);
-      if (y_in_place)
-        from = place(o.y, n, channel), lds = o.y.stride[1], pixels_of_y = live_pixels;
+      Index lds = x_pixels_, count = x_pixels_;
+      if (in_place)
+        from = static_cast<const float*>(o.x.data) +
+               o.x.offset({n0 + n, channel, pixels.q0[0], pixels.q0[1], pixels.q0[2]}),
+        lds = o.x.stride[1], count = live_pixels;
       else
-        y_.copy(kernels_, o.y, s.y_parts, n0 + n, channel, live, s.plane);
-      fit.see(unit_.split_columns(s.y + c / kColumns * y_terms_ * y_term() + n * image_steps_ * kStep, y_term(), kStep,
-                                  y_terms_, from, lds, static_cast<int>(live), pixels_of_y));
+        for (Index j = 0; j < live; ++j) {
+          x_.copy(kernels_, o.x, s.x_parts, n0 + n, channel + j, 1, s.plane + j * x_pixels_);
+          std::fill(s.plane + j * x_pixels_ + x_.channel(), s.plane + (j + 1) * x_pixels_, 0.0f);
+        }
+      fit.see(unit_.split_columns(s.x + c / kColumns * x_terms_ * x_term() + n * x_image(), x_term(),
+                                  pairings_ > 1 ? batch_ * x_image() : 0, x_terms_, from, lds, static_cast<int>(live),
+                                  count));
+    }
+  for (Index c = 0; c < b.m; ++c)
+    for (Index n = 0; n < images; ++n) {
+      const Index channel = b.g * p.co + b.m0 + c, whole = steps * kDepth;
+      std::uint16_t* const to = s.y + c * y_row() + n * image_steps_ * kDepth;
+      const auto split = [&](const float* from, FlatPlane plane) {
+        plane.length = whole;
+        fit.see(unit_.split_plane(to, y_term(), y_terms_, from, plane));
+      };
+      if (!dense_rows(o.y, y_)) {
+        y_.copy(kernels_, o.y, s.y_parts, n0 + n, channel, 1, s.plane);
+        const Index copied = std::min(y_.channel(), whole);
+        split(s.plane, flat(copied, copied));
+        continue;
+      }
+      y_.each_plane(o.y, s.y_parts, n0 + n, channel, [&](Index place, Index origin, const Planes::Part* part) {
+        if (place == 0) split(static_cast<const float*>(o.y.data) + origin, flat(o.y, y_, part));
+      });
     }
   const Index taps = p.taps();
   for (Index m = 0; m < b.m; m += kRows) {
     MatrixCall call;
-    call.a = {s.x + m * x_row(), x_row() * 2, 16 * x_row() * 2, x_term() * 2, x_terms_, x_at_.data()};
-    call.b = {s.y, 64, y_terms_ * y_term() * 4, y_term() * 4, y_terms_, y_at_.data()};
+    call.a = {s.y + m * y_row(), y_row() * 2, 16 * y_row() * 2, y_term() * 2, y_terms_, y_at_.data()};
+    call.b = {s.x, kColumns * 4, x_terms_ * x_term() * 4, x_term() * 4, x_terms_, x_at_.data()};
     call.steps = images * steps;
     call.stretch = kStretch;
     call.rows = static_cast<int>(std::min(kRows, b.m - m));
@@ -248,7 +263,7 @@ void MatrixWeights::add(const Operands& o, const Block& b, Index round, const Sl
 
 void MatrixWeights::store(const Operands& o, const Block& b, const float* tiles, float* lines) const {
   const Problem& p = spec_.problem;
-  store_weights(kernels_, p, o.w.at({b.g * p.co + b.n0, b.m0, 0, 0, 0}, o.w.size), 1, {b.m, b.n, 0, p.taps(), pitch()},
+  store_weights(kernels_, p, o.w.at({b.g * p.co + b.m0, b.n0, 0, 0, 0}, o.w.size), 0, {b.m, b.n, 0, p.taps(), pitch()},
                 tiles, lines);
 }
 
@@ -281,9 +296,9 @@ void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
 std::string MatrixWeights::explain() const {
   std::ostringstream s;
   s << "matrix w (" << unit_.name << ", " << x_terms_ << 'x' << y_terms_ << " terms): " << m_ << " of "
-    << spec_.problem.ci << " input and " << n_ << " of " << spec_.problem.co << " output channels a task, boxes of "
+    << spec_.problem.co << " output and " << n_ << " of " << spec_.problem.ci << " input channels a task, boxes of "
     << batch_ << "x1x" << box_[1] << 'x' << box_[2] << " pixels in " << slabs_ << " slabs; " << tasks_ << " tasks, "
-    << workspace_bytes() << " bytes; about " << nanoseconds() / 1e6 << " ms";
+    << workspace_bytes() << " bytes";
   return s.str();
 }
 

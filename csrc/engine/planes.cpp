@@ -73,30 +73,20 @@ template <class T>
 void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels,
                   T* dst) const {
   const auto pad = k.pad[static_cast<int>(image.dtype)];
-  const Index step_d = axes_[0].step * image.stride[2], step_h = axes_[1].step * image.stride[3];
-  const Index step_w = axes_[2].step * image.stride[4];
-  const Part* const last = parts + this->parts();
-  for (Index channel = 0; channel < channels; ++channel) {
-    T* to = dst + channel * channel_;
-    const void* from = advance(image.data, image.dtype, n * image.stride[0] + (c + channel) * image.stride[1]);
-    for (const Part* p = parts; p != last; ++p) {
-      const bool empty = p->h.begin == p->h.end || p->w.begin == p->w.end;
-      for (Index i = 0; i < extent_[0]; ++i, to += plane()) {
-        if (empty || i < p->d.begin || i >= p->d.end) {
-          std::fill(to, to + plane(), T{});
-          continue;
-        }
-        T* rows = to + p->h.begin * row();
-        T* behind = to + p->h.end * row();
-        std::fill(to, rows, T{});
-        pad(rows, row(), advance(from, image.dtype, p->at + (i - p->d.begin) * step_d), step_h, step_w,
-            p->h.end - p->h.begin, p->w.begin, p->w.end - p->w.begin, row() - p->w.end);
-        std::fill(behind, to + plane(), T{});
-      }
-    }
-    std::fill(to, dst + (channel + 1) * channel_, T{});
+  const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
+  for (Index channel = 0; channel < channels; ++channel, dst += channel_) {
+    each_plane(image, parts, n, c + channel, [&](Index place, Index origin, const Part* p) {
+      T *const to = dst + place, *const end = to + plane();
+      if (!p) return std::fill(to, end, T{});
+      T *const rows = to + p->h.begin * row(), *const behind = to + p->h.end * row();
+      std::fill(to, rows, T{});
+      pad(rows, row(), advance(image.data, image.dtype, origin), step_h, step_w, p->h.end - p->h.begin, p->w.begin,
+          p->w.end - p->w.begin, row() - p->w.end);
+      std::fill(behind, end, T{});
+    });
+    std::fill(dst + this->parts() * extent_[0] * plane(), dst + channel_, T{});
   }
-  std::fill(dst + channels * channel_, dst + channels * channel_ + kSlack, T{});
+  std::fill(dst, dst + kSlack, T{});
 }
 
 template void Planes::copy(const KernelSet<float>&, const View&, const Part*, Index, Index, Index, float*) const;

@@ -19,8 +19,9 @@ class Planes {
 
   Index row() const { return extent_[2]; }
   Index plane() const { return extent_[1] * extent_[2]; }
-  Index channel() const { return channel_; }        ///< elements of one channel, an odd number of cache lines
-  Index slack() const { return kSlack; }            ///< zero elements wanted behind the last channel
+  Index channel() const { return channel_; }  ///< elements of one channel, an odd number of cache lines
+  Index slack() const { return kSlack; }      ///< zero elements wanted behind the last channel
+  Index step(std::size_t axis) const { return axes_[axis].step; }  ///< source positions from a pixel to the next
   Index offset(const Index3& source_offset) const;  ///< of a tap, from the pixel's place (q - q0) in the flat box
 
   /// Where one remainder of a box comes from: worked out once and used for every image and channel.
@@ -35,6 +36,10 @@ class Planes {
   template <class T>
   void copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels,
             T* dst) const;
+  /// Calls f(place, origin, part) for the planes of one channel in order: `place` in the copy, `origin` the offset in
+  /// the image of the first pixel that exists there, the part whose rows and columns do; null where none does.
+  template <class F>
+  void each_plane(const View& image, const Part* parts, Index n, Index c, F&& f) const;
   Index3 size() const { return {axes_[0].src, axes_[1].src, axes_[2].src}; }
 
  private:
@@ -47,5 +52,18 @@ class Planes {
   Index3 extent_{1, 1, 1};
   Index channel_ = 0;
 };
+
+template <class F>
+void Planes::each_plane(const View& image, const Part* parts, Index n, Index c, F&& f) const {
+  const Index step = axes_[0].step * image.stride[2], from = n * image.stride[0] + c * image.stride[1];
+  Index place = 0;
+  for (const Part *p = parts, *last = parts + this->parts(); p != last; ++p) {
+    const bool empty = p->h.begin == p->h.end || p->w.begin == p->w.end;
+    for (Index i = 0; i < extent_[0]; ++i, place += plane()) {
+      const bool exists = !empty && i >= p->d.begin && i < p->d.end;
+      f(place, exists ? from + p->at + (i - p->d.begin) * step : 0, exists ? p : nullptr);
+    }
+  }
+}
 
 }  // namespace convbwd

@@ -17,46 +17,42 @@ struct WeightTile {
 };
 
 /// Stores them to `w`, a view from the first channels of both sides on; `rows_axis` is the axis of w along which i
-/// runs. `lines` is scratch for kStoreRows * pitch elements, not needed where `stores_in_place`.
-template <class T>
-bool stores_in_place(const View& w, std::size_t rows_axis, Index taps) {
-  return w.dtype == compute_dtype<T> && w.stride[rows_axis] == taps && dense_planes(w);
-}
-
+/// runs. `lines` is scratch for kStoreRows * pitch elements, not needed where w has the type of the sums.
 template <class T>
 void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::size_t rows_axis,
                    const WeightTile& tile, const T* tiles, T* lines) {
   const auto [m, n, first_tap, taps, pitch] = tile;
-  const Index sm = w.stride[rows_axis], sn = w.stride[1 - rows_axis];
-  // Whether rows lie evenly spaced in w.
-  const bool rows_even = p.taps() == 1 || (dense_planes(w) && (m == 1 || (sm == p.taps() && taps == p.taps())));
-  const bool in_place = stores_in_place<T>(w, rows_axis, p.taps());
-  const Index step = p.taps() == 1 ? sm : 1, first = rows_even ? first_tap : 0;
+  const Index sm = w.stride[rows_axis], sn = w.stride[1 - rows_axis], all = p.taps();
+  // Rows that lie evenly spaced in w: all of them, those of a channel, or single ones.
+  const bool dense = all > 1 && dense_planes(w);
+  const bool even = all == 1 || (dense && taps == all && (m == 1 || sm == all));
+  const Index run = even ? m * taps : dense ? taps : 1, step = all == 1 ? sm : 1;
+  const bool across = step == 1 && sn != 1 && run > 1;  // a column is dense in w, a row is not
   const auto transpose = k.transpose[static_cast<int>(compute_dtype<T>)];
   std::ptrdiff_t iota[kStoreRows];
   std::iota(iota, iota + kStoreRows, 0);
-  for (Index r0 = 0; r0 < m * taps; r0 += kStoreRows) {
-    const int rows = static_cast<int>(std::min<Index>(kStoreRows, m * taps - r0));
-    if (in_place) {
-      T* table[1] = {static_cast<T*>(w.data) + first + r0};
-      transpose(table, 1, sn, tiles + r0 * pitch, iota, pitch, rows, rows, n);
-      continue;
-    }
-    T* table[1] = {lines};
-    transpose(table, 1, kStoreRows, tiles + r0 * pitch, iota, pitch, rows, rows, n);
-    for (Index j = 0; j < n; ++j) {
-      if (rows_even) {
-        store_row(k, advance(w.data, w.dtype, j * sn + first + r0 * step), w.dtype, step, lines + j * kStoreRows, rows);
-        continue;
+  for (Index first = 0; first < m * taps; first += run)
+    for (Index r = first; r < first + run; r += kStoreRows) {
+      const int rows = static_cast<int>(std::min<Index>(kStoreRows, first + run - r));
+      const Index t = first_tap + r % taps;
+      const Index at = r / taps * sm + (dense ? t
+                                              : t / (p.w[1] * p.w[2]) * w.stride[2] +
+                                                    t / p.w[2] % p.w[1] * w.stride[3] + t % p.w[2] * w.stride[4]);
+      const T* from = tiles + r * pitch;
+      if (!across) {
+        for (Index i = 0; i < rows; ++i)
+          store_row(k, advance(w.data, w.dtype, at + i * step), w.dtype, sn, from + i * pitch, n);
+      } else if (w.dtype == compute_dtype<T>) {
+        T* table[1] = {static_cast<T*>(w.data) + at};
+        transpose(table, 1, sn, from, iota, pitch, rows, rows, n);
+      } else {
+        T* table[1] = {lines};
+        transpose(table, 1, rows, from, iota, pitch, rows, rows, n);
+        const Index together = sn == rows ? n : 1;  // columns that lie one behind the other
+        for (Index j = 0; j < n; j += together)
+          store_row(k, advance(w.data, w.dtype, at + j * sn), w.dtype, 1, lines + j * rows, together * rows);
       }
-      for (Index r = r0; r < r0 + rows; ++r) {
-        const Index c = r / taps, t = first_tap + r % taps;
-        const Index at = j * sn + c * sm + t / (p.w[1] * p.w[2]) * w.stride[2] + t / p.w[2] % p.w[1] * w.stride[3] +
-                         t % p.w[2] * w.stride[4];
-        store_row(k, advance(w.data, w.dtype, at), w.dtype, 1, lines + j * kStoreRows + r - r0, 1);
-      }
     }
-  }
 }
 
 }  // namespace convbwd

@@ -36,7 +36,7 @@ class Winograd final : public Tiled<T> {
   }
 
   // Time relative to a direct pass: products, transforms of tiles and results, weights.
-  double cost() const {
+  double relative_time() const override {
     return this->products(to_x_ ? spec_.problem.x : spec_.problem.y, chunk_ * depth_, {7, 7}) +
            this->relative({75, 520}, cd_ * depth_) + this->relative({60, 400}, cs_ * depth_) +
            this->relative({150, 340}, prepack_ ? boxes_ * step_.tiles() : step_.tiles());
@@ -267,14 +267,14 @@ const winograd::Order* order_for(const Problem& p, const int* window) {
 }  // namespace
 
 template <class T>
-std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels, double most,
-                                    const WinogradKernels<T>* only) {
+std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
+                                           const WinogradKernels<T>* only) {
   const Problem& p = spec.problem;
   if (p.stride != Index3{1, 1, 1} || p.dilation != Index3{1, 1, 1} || std::min(p.ci, p.co) < winograd::kLeastChannels)
     return nullptr;
   const bool to_w = spec.unknown == Unknown::w;
   std::shared_ptr<const Pass> direct;
-  winograd::Offer best{nullptr, most};
+  std::unique_ptr<GuardedPass> best;
   for (const WinogradKernels<T>& transforms : kernels.winograd) {
     const winograd::Order* const order = order_for(p, transforms.window);
     const bool exact = transforms.tile[1] + transforms.window[1] - 1 == 4;
@@ -282,15 +282,15 @@ std::unique_ptr<Pass> make_winograd(const PassSpec& spec, const KernelSet<T>& ke
     if (!direct) direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
     if (!direct) return nullptr;
     const winograd::Choice<T> choice{kernels, transforms, *order, direct};
-    winograd::Offer o =
-        to_w ? winograd::offer_weights(spec, choice) : winograd::offer<winograd::Winograd<T>>(spec, choice);
-    if (o.pass && o.cost < best.cost) best = std::move(o);
+    auto pass =
+        to_w ? winograd::make_weights(spec, choice) : winograd::make_planned<winograd::Winograd<T>>(spec, choice);
+    if (pass && (!best || pass->nanoseconds() < best->nanoseconds())) best = std::move(pass);
   }
-  return std::move(best.pass);
+  return best;
 }
-template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<float>&, double,
-                                             const WinogradKernels<float>*);
-template std::unique_ptr<Pass> make_winograd(const PassSpec&, const KernelSet<double>&, double,
-                                             const WinogradKernels<double>*);
+template std::unique_ptr<GuardedPass> make_winograd(const PassSpec&, const KernelSet<float>&,
+                                                    const WinogradKernels<float>*);
+template std::unique_ptr<GuardedPass> make_winograd(const PassSpec&, const KernelSet<double>&,
+                                                    const WinogradKernels<double>*);
 
 }  // namespace convbwd

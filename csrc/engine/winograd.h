@@ -79,27 +79,25 @@ struct Choice {
 };
 
 template <class T>
-class Tiled : public SlottedPass {
+class Tiled : public GuardedPass {
  public:
   Tiled(const PassSpec& spec, const Choice<T>& choice)
-      : SlottedPass(in_order(spec, choice.order)),
+      : GuardedPass(in_order(spec, choice.order), choice.direct),
         kernels_(choice.kernels),
         transforms_(choice.transforms),
         order_(choice.order),
-        direct_(choice.direct),
         tile_{transforms_.tile[0], transforms_.tile[1]},
         border_{transforms_.window[0] - 1, transforms_.window[1] - 1},
         frequencies_((tile_[0] + border_[0]) * (tile_[1] + border_[1])),
         depth_(spec_.problem.w[0]),
         taps_(spec_.problem.w[1] * spec_.problem.w[2]),
         lanes_(kernels_.lanes) {}
-  std::size_t workspace_bytes() const override {
-    return std::max(SlottedPass::workspace_bytes(), direct_->workspace_bytes());
-  }
-
+  double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_.lanes); }
   Index3 tile() const override { return {step_.d, 2 * step_.h, 2 * step_.w}; }
 
  protected:
+  // To that of a direct pass.
+  virtual double relative_time() const = 0;
   // Cuts the outputs of n images into boxes of about so many tiles, source planes shared by neighbours along d.
   void cut(Index n, const Index3& out, Index tiles) {
     const Index size[4] = {n, out[0], ceil_div(out[1], tile_[0]), ceil_div(out[2], tile_[1])};
@@ -236,7 +234,6 @@ class Tiled : public SlottedPass {
   const KernelSet<T>& kernels_;
   const WinogradKernels<T>& transforms_;
   const Order order_;
-  const std::shared_ptr<const Pass> direct_;
   const std::array<Index, 2> tile_, border_;  // along h and w: outputs of a tile, pixels more that it reads
   const Index frequencies_, depth_, taps_, lanes_;
   Index3 first_{};  // tap u of the transform reads source position destination + first + u
@@ -244,21 +241,14 @@ class Tiled : public SlottedPass {
   Index size_[4]{}, count_[4]{}, boxes_ = 1, source_tiles_ = 1;
 };
 
-/// A plan and its time relative to a direct pass; no plan where none fits.
-struct Offer {
-  std::unique_ptr<Pass> pass;
-  double cost = 0;
-};
-template <class T>
-Offer offer_weights(const PassSpec& spec, const Choice<T>& choice);
-
-/// What `P` offers.
+/// Of class P; null where it does not fit the budget.
 template <class P, class T>
-Offer offer(const PassSpec& spec, const Choice<T>& choice) {
+std::unique_ptr<GuardedPass> make_planned(const PassSpec& spec, const Choice<T>& choice) {
   auto pass = std::make_unique<P>(spec, choice);
-  if (!pass->plan()) return {};
-  const double cost = pass->cost();
-  return {std::move(pass), cost};
+  if (!pass->plan()) return nullptr;
+  return pass;
 }
+template <class T>
+std::unique_ptr<GuardedPass> make_weights(const PassSpec& spec, const Choice<T>& choice);
 
 }  // namespace convbwd::winograd

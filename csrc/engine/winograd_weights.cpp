@@ -32,7 +32,7 @@ class WinogradWeights final : public Tiled<T> {
     return false;
   }
 
-  double cost() const {
+  double relative_time() const override {
     return this->products(spec_.problem.y, step_.tiles(), {10, 10}) +
            this->relative({110, 520}, panels_ * width_ * depth_) + this->relative({90, 400}, rows_ * depth_) +
            this->relative({100, 225}, boxes_ * step_.tiles());
@@ -211,10 +211,10 @@ class WinogradWeights final : public Tiled<T> {
 }  // namespace
 
 template <class T>
-Offer offer_weights(const PassSpec& spec, const Choice<T>& choice) {
-  return offer<WinogradWeights<T>>(spec, choice);
+std::unique_ptr<GuardedPass> make_weights(const PassSpec& spec, const Choice<T>& choice) {
+  return make_planned<WinogradWeights<T>>(spec, choice);
 }
-template Offer offer_weights(const PassSpec&, const Choice<float>&);
-template Offer offer_weights(const PassSpec&, const Choice<double>&);
+template std::unique_ptr<GuardedPass> make_weights(const PassSpec&, const Choice<float>&);
+template std::unique_ptr<GuardedPass> make_weights(const PassSpec&, const Choice<double>&);
 
 }  // namespace convbwd::winograd

@@ -112,8 +112,8 @@ void blocks(const MatrixCall& call) {
     const std::int64_t end = begin + call.stretch < call.steps ? begin + call.stretch : call.steps;
     for (std::int64_t j = 0; j < call.columns; j += 32)
       for (std::int64_t t = 0; t < call.shifts; ++t) {
-        const char* a = static_cast<const char*>(call.a.data) + (call.shift ? call.shift[t] : 0);
-        const char* b = static_cast<const char*>(call.b.data) + j / 16 * call.b.tile;
+        const char* a = static_cast<const char*>(call.a.data);
+        const char* b = static_cast<const char*>(call.b.data) + j / 16 * call.b.tile + (call.shift ? call.shift[t] : 0);
         float* c = call.c + t * call.shift_c + j;
         for (std::int64_t s = begin; s < end; s += kLongest) {
           const std::int64_t stop = s + kLongest < end ? s + kLongest : end;
@@ -172,9 +172,15 @@ class Seen {
   __m512i most_ = _mm512_setzero_si512(), least_ = _mm512_set1_epi32(-1);
 };
 
+// Bits [0, n) of W.
+template <int W>
+inline std::uint64_t below(std::int64_t n) {
+  constexpr std::uint64_t kAll = W == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << W) - 1;
+  return n >= W ? kAll : n > 0 ? kAll >> (W - n) : 0;
+}
+
 inline __m512 load_some(const float* src, std::int64_t n) {
-  const auto mask = static_cast<__mmask16>(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
-  return _mm512_maskz_loadu_ps(mask, src);
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(below<16>(n)), src);
 }
 
 Magnitudes split_rows(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, const std::ptrdiff_t* from,
@@ -188,13 +194,32 @@ Magnitudes split_rows(std::uint16_t* dst, std::ptrdiff_t term, int terms, const 
   return seen.all();
 }
 
-Magnitudes split_run(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, std::int64_t n) {
-  Seen seen;
-  for (std::int64_t i = 0; i < n; i += 32) {
-    __m512 low = load_some(src + i, n - i), high = load_some(src + i + 16, n - i - 16);
-    seen.see(low), seen.see(high);
-    for (int r = 0; r < terms; ++r) _mm512_storeu_si512(dst + r * term + i, next_term(low, high, r + 1 < terms));
+// Calls f(place, count, source, live) for pieces of at most W pixels of a flat plane, in order: pixel i of a piece is
+// source[i] where bit i of `live` is set, and zero elsewhere.
+template <int W, class F>
+inline void each_piece(const FlatPlane& plane, F&& f) {
+  FlatPlane p = plane;
+  if (p.rows > 1 && p.stride == p.width && p.pitch == p.width) p.width *= p.rows, p.rows = 1;
+  std::int64_t begin = 0;
+  for (std::int64_t y = 0; y < p.rows || y == 0; ++y) {
+    const std::int64_t at = p.first + y * p.pitch, last = p.rows > 0 ? at + p.width : 0;
+    const std::int64_t end = y + 1 < p.rows ? at + p.pitch : p.length;
+    for (std::int64_t i = begin; i < end; i += W)
+      f(i, end - i, y * p.stride + i - at, below<W>(last - i) & ~below<W>(at - i));
+    begin = end;
   }
+}
+
+Magnitudes split_plane(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, const FlatPlane& plane) {
+  Seen seen;
+  each_piece<32>(plane, [&](std::int64_t i, std::int64_t count, std::ptrdiff_t from, std::uint64_t live) {
+    __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(live), src + from);
+    __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(live >> 16), src + from + 16);
+    seen.see(low), seen.see(high);
+    const auto out = static_cast<__mmask32>(below<32>(count));
+    for (int r = 0; r < terms; ++r)
+      _mm512_mask_storeu_epi16(dst + r * term + i, out, next_term(low, high, r + 1 < terms));
+  });
   return seen.all();
 }
 
@@ -211,13 +236,16 @@ inline __m512i next_pairs(__m512& even, __m512& odd, bool leave) {
 }
 
 Magnitudes split_pairs(std::uint32_t* dst, std::ptrdiff_t term, int terms, const float* even, const float* odd,
-                       std::int64_t n) {
+                       const FlatPlane& plane) {
   Seen seen;
-  for (std::int64_t i = 0; i < n; i += 16) {
-    __m512 e = load_some(even + i, n - i), o = load_some(odd + i, n - i);
+  each_piece<16>(plane, [&](std::int64_t i, std::int64_t count, std::ptrdiff_t from, std::uint64_t live) {
+    const auto mask = static_cast<__mmask16>(live);
+    __m512 e = _mm512_maskz_loadu_ps(mask, even + from);
+    __m512 o = odd ? _mm512_maskz_loadu_ps(mask, odd + from) : _mm512_setzero_ps();
     seen.see(e), seen.see(o);
-    for (int r = 0; r < terms; ++r) _mm512_storeu_si512(dst + r * term + i, next_pairs(e, o, r + 1 < terms));
-  }
+    const auto out = static_cast<__mmask16>(below<16>(count));
+    for (int r = 0; r < terms; ++r) _mm512_mask_storeu_epi32(dst + r * term + i, out, next_pairs(e, o, r + 1 < terms));
+  });
   return seen.all();
 }
 
@@ -252,22 +280,35 @@ inline void transpose_words(__m512i* r) {
   }
 }
 
-Magnitudes split_columns(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t tile, int terms, const float* src,
+// The second half of each pair with the first half of the one behind it.
+inline __m512i paired_next(__m512i pairs, __m512i behind) {
+  return _mm512_or_si512(_mm512_srli_epi32(pairs, 16), _mm512_slli_epi32(behind, 16));
+}
+
+Magnitudes split_columns(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t odd, int terms, const float* src,
                          std::ptrdiff_t lds, int rows, std::int64_t n) {
   Seen seen;
-  for (; n > 0; n -= 32, src += 32, dst += tile) {
+  __m512i last[3];  // pairs that wait for the next one
+  for (std::int64_t done = 0; done < n; done += 32, src += 32, dst += 256) {
     __m512i words[3][16];
 #pragma GCC unroll 4
     for (int j = 0; j < 16; ++j) {
-      const std::int64_t live = j < rows ? n : 0;
+      const std::int64_t live = j < rows ? n - done : 0;
       __m512 low = load_some(src + j * lds, live), high = load_some(src + j * lds + 16, live - 16);
       seen.see(low), seen.see(high);
       for (int r = 0; r < terms; ++r) words[r][j] = next_term(low, high, r + 1 < terms);
     }
     for (int r = 0; r < terms; ++r) {
       transpose_words(words[r]);
+      std::uint32_t* const to = dst + r * term;
 #pragma GCC unroll 4
-      for (int k = 0; k < 16; ++k) _mm512_storeu_si512(dst + r * term + 16 * k, words[r][k]);
+      for (int k = 0; k < 16; ++k) _mm512_storeu_si512(to + 16 * k, words[r][k]);
+      if (odd == 0) continue;
+      if (done > 0) _mm512_storeu_si512(to + odd - 16, paired_next(last[r], words[r][0]));
+#pragma GCC unroll 4
+      for (int k = 0; k < 15; ++k) _mm512_storeu_si512(to + odd + 16 * k, paired_next(words[r][k], words[r][k + 1]));
+      last[r] = words[r][15];
+      if (done + 32 >= n) _mm512_storeu_si512(to + odd + 16 * 15, _mm512_srli_epi32(last[r], 16));
     }
   }
   return seen.all();
@@ -275,6 +316,6 @@ Magnitudes split_columns(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t
 
 }  // namespace
 
-const MatrixKernels matrix_kernels_amx = {"amx", multiply, split_rows, split_run, split_pairs, split_columns};
+const MatrixKernels matrix_kernels_amx = {"amx", multiply, split_rows, split_plane, split_pairs, split_columns};
 
 }  // namespace convbwd

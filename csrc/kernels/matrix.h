@@ -24,7 +24,7 @@ struct MatrixOperand {
 
 /// C[i*ldc + j] (+)= sum over steps s, k < 32 of A[i][k] * B[k][j] for i < rows <= 32 and j < columns, where tiles of A
 /// have 16 rows of 32 elements, and tiles of B 16 rows of 16 pairs: elements 2k and 2k+1 of column j side by side.
-/// Columns are computed, and C is written, up to a multiple of 16. With `shift` (not null) that for A moved by shift[t]
+/// Columns are computed, and C is written, up to a multiple of 16. With `shift` (not null) that for B moved by shift[t]
 /// bytes and C by t*shift_c elements, t < shifts. Results are gone through every `stretch` steps: what these read
 /// should stay in the nearest cache. Values that are not finite, or so small that their products are, spoil results.
 struct MatrixCall {
@@ -46,22 +46,31 @@ struct Magnitudes {
   std::uint32_t least, most;
 };
 
-/// The splits return what magnitudes they saw.
+/// A plane of an image, and where its pixels go: `rows` rows of `width` pixels, `stride` elements apart, to a flat
+/// plane of `length` pixels, the first behind `first` zeros, each `pitch` behind the one before; zeros elsewhere.
+struct FlatPlane {
+  std::int64_t rows, width;
+  std::ptrdiff_t stride;
+  std::int64_t first, pitch, length;
+};
+
+/// The splits return what magnitudes they saw, those of zeros that they add apart.
 struct MatrixKernels {
   const char* name;
   void (*multiply)(const MatrixCall& call);
   /// Rows of A: dst[r*term + 32*i + k] = term r of src[from[i] + k], i < rows, k < 32.
   Magnitudes (*split_rows)(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src,
                            const std::ptrdiff_t* from, std::int64_t rows);
-  /// A row of A: dst[r*term + i] = term r of src[i] for i < n, zeros up to a multiple of 32.
-  Magnitudes (*split_run)(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src, std::int64_t n);
-  /// Rows of B from two rows of floats: dst[r*term + i] = term r of the pair (even[i], odd[i]) for i < n, zeros up to
-  /// a multiple of 16.
+  /// A row of A: dst[r*term + i] = term r of pixel i < plane.length.
+  Magnitudes (*split_plane)(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src,
+                            const FlatPlane& plane);
+  /// Rows of B from two planes: dst[r*term + i] = term r of the pixels (even i, odd i); zeros where `odd` is null.
   Magnitudes (*split_pairs)(std::uint32_t* dst, std::ptrdiff_t term, int terms, const float* even, const float* odd,
-                            std::int64_t n);
-  /// Tiles of B from rows of n floats, its columns: dst[r*term + step*tile + 16*k + j] = term r of the pair
-  /// (src[j*lds + 32*step + 2*k], src[j*lds + 32*step + 2*k + 1]), zeros where j >= rows and behind n in the last step.
-  Magnitudes (*split_columns)(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t tile, int terms, const float* src,
+                            const FlatPlane& plane);
+  /// Tiles of B from rows of n floats, its columns: dst[r*term + 16*k + j] = term r of the pair (src[j*lds + 2*k],
+  /// src[j*lds + 2*k + 1]), for 2*k < n up to a multiple of 32, zeros where j >= rows and behind n. Where `odd` is not
+  /// zero, the pairs (src[j*lds + 2*k + 1], src[j*lds + 2*k + 2]) too, at dst[odd + r*term + 16*k + j].
+  Magnitudes (*split_columns)(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t odd, int terms, const float* src,
                               std::ptrdiff_t lds, int rows, std::int64_t n);
 };
 

@@ -1,0 +1,114 @@
+#include "conv/choose.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <sstream>
+
+#include "base/cpu.h"
+#include "conv/problem.h"
+#include "engine/blas.h"
+#include "kernels/list.h"
+
+namespace convbwd {
+namespace {
+
+// Up to so many channels vectors run along pixels: a panel of channels would waste most of its lanes.
+constexpr Index kFewChannels = 8;
+// Above so many, no workspace limit justifies plain loops.
+constexpr double kManyProducts = 1 << 17;
+// What multiplies less or faster than a direct pass is taken below so much of its time, as far as estimates can tell.
+constexpr double kWorthwhile = 0.85;
+// Workspace that every problem may have: below it tiles become too narrow for vectors (1x3x8x8 with 8 kernels of 3x3
+// took three times as long with a quarter of its im2col, 1.7 KiB). Fits an L2 beside the operands.
+constexpr double kLeastBudget = 64 << 10;
+constexpr std::size_t kNoLimit = std::size_t{1} << 50;
+
+// Whether a panel of channels would be narrow. Members of a merged phase set are columns too: patches are wide even
+// with few channels.
+bool few_channels(const PassSpec& spec) {
+  const Problem& p = spec.problem;
+  if (spec.unknown != Unknown::x) return p.co <= kFewChannels;
+  Index width = p.ci;
+  for (int a = 0; a < 3; ++a) {
+    std::size_t members = 1;
+    for (const Phase& f : map_transposed(axis_sizes(p, a)).phases)
+      if (!f.offset.empty()) members = std::max(members, f.members.size());
+    width *= static_cast<Index>(members);
+  }
+  return width <= kFewChannels;
+}
+
+template <class T>
+std::unique_ptr<Pass> make_direct(PassSpec spec, Algorithm algorithm, bool few, const KernelSet<T>& native,
+                                  const KernelSet<T>& kernels) {
+  const bool weights = spec.unknown == Unknown::w;
+  for (const std::size_t budget : {spec.budget, kNoLimit}) {
+    spec.budget = budget;
+    for (const bool vectors_along_pixels : {few, !few}) {
+      if (vectors_along_pixels && algorithm == Algorithm::blas) continue;
+      auto pass = vectors_along_pixels ? (weights ? make_dots(spec, native) : make_rows(spec, native))
+                                       : (weights ? make_gather_weights(spec, kernels) : make_gather(spec, kernels));
+      if (pass) return pass;
+    }
+    if (algorithm == Algorithm::automatic && spec.problem.products() < kManyProducts) return make_reference(spec);
+  }
+  throw Error(ErrorKind::internal, "no algorithm for " + to_string(spec.problem));
+}
+
+template <class T>
+std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
+  const Problem& p = spec.problem;
+  const KernelSet<T>& native = kernel_set<T>(active_isa());
+  const double im2col = p.products() * static_cast<double>(sizeof(T)) / static_cast<double>(p.co);
+  spec.budget = static_cast<std::size_t>(std::clamp(im2col / 4, kLeastBudget, 1e15));
+  // Strict sums take no kernels but our own: OpenBLAS promises nothing about values that are not finite.
+  const bool strict = spec.precision == Precision::strict;
+  const bool blas = algorithm == Algorithm::blas ||
+                    (algorithm == Algorithm::automatic && !strict && have_blas() && active_isa() == Isa::generic);
+  const bool few = algorithm != Algorithm::blas && few_channels(spec);
+  std::vector<Candidate> all;
+  all.push_back({make_direct<T>(spec, algorithm, few, native, blas ? blas_kernels(native) : native),
+                 direct_nanoseconds(spec, native.lanes)});
+  if (algorithm != Algorithm::automatic || blas) return all;
+  const auto add = [&](std::unique_ptr<GuardedPass> pass) {
+    if (!pass) return;
+    const double time = pass->nanoseconds();
+    all.push_back({std::move(pass), time});
+  };
+  if constexpr (sizeof(T) == sizeof(float))
+    if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && !few)
+      add(spec.unknown == Unknown::w ? make_matrix_weights(spec, native, *unit) : make_matrix(spec, native, *unit));
+  if (!strict) add(make_winograd(spec, native));
+  const auto cost = [&](const Candidate& c) { return c.nanoseconds * (&c == &all.front() ? kWorthwhile : 1); };
+  std::iter_swap(all.begin(), std::min_element(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) {
+                   return cost(a) < cost(b);
+                 }));
+  return all;
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(PassSpec spec, Algorithm algorithm) {
+  const Operands& o = spec.operands;
+  const bool wide = o.x.dtype == DType::float64 || o.w.dtype == DType::float64 || o.y.dtype == DType::float64;
+  return wide ? all<double>(spec, algorithm) : all<float>(spec, algorithm);
+}
+
+std::string Candidate::name() const {
+  const std::string text = pass->explain();
+  return text.substr(0, text.find(" ("));
+}
+
+Choice choose(const PassSpec& spec, Algorithm algorithm) {
+  if (algorithm == Algorithm::reference) return {make_reference(spec), {}};
+  std::vector<Candidate> all = candidates(spec, algorithm);
+  std::ostringstream reason;
+  reason.precision(3);
+  reason << "about " << all[0].nanoseconds / 1e6 << " ms";
+  for (std::size_t i = 1; i < all.size(); ++i)
+    reason << (i == 1 ? " expected, rather than " : ", ") << all[i].name() << " with " << all[i].nanoseconds / 1e6
+           << " ms";
+  return {std::move(all[0].pass), reason.str()};
+}
+
+}  // namespace convbwd
