@@ -17,7 +17,7 @@ constexpr Index kFewChannels = 8;
 // Above so many, no workspace limit justifies plain loops.
 constexpr double kManyProducts = 1 << 17;
 // What multiplies less or faster than a direct pass is taken below so much of its time, as far as estimates can tell.
-constexpr double kWorthwhile = 0.85;
+constexpr double kWorthwhile = 0.95;
 // Workspace that every problem may have: below it tiles become too narrow for vectors (1x3x8x8 with 8 kernels of 3x3
 // took three times as long with a quarter of its im2col, 1.7 KiB). Fits an L2 beside the operands.
 constexpr double kLeastBudget = 64 << 10;

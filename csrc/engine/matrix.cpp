@@ -260,23 +260,23 @@ double Matrix::nanoseconds() const {
   const Problem& p = spec_.problem;
   const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const int products = products_of(image_terms_, weight_terms_);
-  double calls = 0, columns = 0;
+  double calls = 0, blocks = 0;
   const PixelBox box = pixel_box(0, count_, layout_.box);
   for (const PhaseSet& s : sets_) {
     if (s.taps == 0) continue;
     const Index3 e = box.extent(s);
-    const double row_blocks = of(ceil_div(panel_channels_ * s.members, kRows), panels_);
-    const Index length = (e[1] - 1) * planes_.row() + e[2];
-    calls += of(row_blocks, e[0], ceil_div(layout_.chunk, layout_.part) * ceil_div(blocks_, layout_.chunk));
-    columns += of(row_blocks, e[0], ceil_div(length, 32)) * (of(blocks_, s.taps) * (kProduct * products + 10) + 70);
+    const Index rows = panel_channels_ * s.members, columns = (e[1] - 1) * planes_.row() + e[2];
+    calls += of(panels_, ceil_div(rows, kRows), e[0], ceil_div(layout_.chunk, layout_.part),
+                ceil_div(blocks_, layout_.chunk));
+    blocks += of(panels_, e[0], blocks_, s.taps) * blocks_of(rows) * blocks_of(columns);
   }
   const double images = of(p.n, p.groups, boxes_);
   const double copies = layout_.mode == Mode::shared ? 1 : static_cast<double>(ceil_div(panels_, layout_.panels));
-  const double source = of(cs_, planes_.channel()) * (kSplit * image_terms_ + copy_cost(maps_)) * copies;
-  const double weights = of(panels_, blocks_, panel_block(), p.groups) * (0.05 + 0.25 / weight_terms_);
+  const double source = of(cs_, planes_.channel()) * (0.08 * image_terms_ + row_cost(maps_)) * copies;
+  const double weights = of(panels_, blocks_, panel_block(), p.groups) * (0.1 + 0.25 / weight_terms_);
   const double repeats = layout_.mode == Mode::packed ? 1 : of(boxes_, batches_);
-  const double stored = of(p.n, p.groups, cd_) * of(to_x_ ? p.x_plane() : p.y_plane()) * (plain_ ? 0.1 : 0.25);
-  return images * (columns + 120 * calls + source) + weights * repeats + stored + 2000;
+  const double stored = of(p.n, p.groups, cd_) * of(to_x_ ? p.x_plane() : p.y_plane()) * (plain_ ? 0.07 : 0.34);
+  return images * (32 * blocks * products + 220 * calls + source) + weights * repeats + stored + 2000;
 }
 
 Matrix::Work Matrix::work(Index i) const {

@@ -36,12 +36,19 @@ inline bool fits(const Magnitudes& m, bool elements) {
 /// How many products of terms stand for one.
 inline int products_of(int a, int b) { return a * b - (a + b > 4) - 2 * (a + b > 5); }
 
-// Nanoseconds of one core of a Sapphire Rapids, measured over the 129 shapes of the benchmark and good to 30 %: of
-// 32x32x32 products, of splitting an element to a term, and of copying one to a flat plane (element by element where it
-// is strided).
-constexpr double kProduct = 30, kSplit = 0.06, kCopy = 0.12, kStridedCopy = 0.4;
+// Estimates of time are in nanoseconds of one core of a Sapphire Rapids: least squares over what bench/candidates
+// measures of the 129 shapes of the benchmark, good to 20 %, to 50 % where operands are strided.
 
-inline double copy_cost(const std::array<AxisMap, 3>& maps) { return maps[2].src_step > 1 ? kStridedCopy : kCopy; }
+/// Of bringing in an element but splitting it: dense rows, and those that are read element by element.
+constexpr double kDenseRow = 0.13, kStridedRow = 0.7;
+
+inline double row_cost(const std::array<AxisMap, 3>& maps) { return maps[2].src_step > 1 ? kStridedRow : kDenseRow; }
+
+/// Calls for so many rows or columns: those of no more than 16 take little more than half of the time.
+inline double blocks_of(Index n) {
+  const Index rest = n % kRows;
+  return static_cast<double>(n / kRows) + (rest > 16 ? 1 : rest > 0 ? 0.6 : 0);
+}
 
 /// Whether every pixel reads the source at its own place only.
 inline bool plain(const std::array<AxisMap, 3>& maps) {

@@ -174,13 +174,11 @@ double MatrixWeights::nanoseconds() const {
   const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const int products = products_of(x_terms_, y_terms_);
   const Index steps = batch_ * image_steps_, rounds = rounds_ * p.groups;
-  const double calls = of(rounds, p.taps(), m_blocks_, ceil_div(m_, kRows), n_blocks_);
-  const double columns = calls * static_cast<double>(ceil_div(n_, 32)) * (of(steps) * (kProduct * products + 10) + 100);
-  const double x =
-      of(rounds, m_blocks_, p.ci, batch_, x_pixels_) * (1.5 * pairings_ * kSplit * x_terms_ + copy_cost(maps_));
-  const double y = of(rounds, n_blocks_, p.co, batch_, y_.channel()) * (kSplit * y_terms_ + 0.12);
-  const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.4 + 0.3 * static_cast<double>(slabs_ - 1));
-  return columns + 120 * calls + x + y + stored + 2000;
+  const double blocks = of(rounds, p.taps(), m_blocks_, n_blocks_) * blocks_of(m_) * blocks_of(n_);
+  const double x = of(rounds, m_blocks_, p.ci, batch_, x_pixels_) * (0.06 * pairings_ * x_terms_ + row_cost(maps_));
+  const double y = of(rounds, n_blocks_, p.co, batch_, y_.channel()) * (0.1 * y_terms_ + kDenseRow);
+  const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.2 + 0.3 * static_cast<double>(slabs_ - 1));
+  return blocks * (27 * of(steps, products) + 110) + x + y + stored + 2000;
 }
 
 MatrixWeights::Block MatrixWeights::block(Index i) const {
