@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/view.h"
 #include "engine/axis.h"
@@ -58,6 +59,15 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
   const auto& [md0, mh0, mw0] = *f.maps;
   const Index dst_step = mw0.dst_step, begin = f.box.q0[2] * dst_step, end = std::min(f.box.q1[2] * dst_step, mw0.dst);
   const std::size_t per_row = mw0.phases.size();
+  // Where many positions have no taps, their zeros are written all at once before the others.
+  const Index3 whole = most_pixels(*f.maps);
+  const Index d0 = f.box.q0[0] * md0.dst_step, d1 = std::min(f.box.q1[0] * md0.dst_step, md0.dst);
+  const bool sparse = !bias.data && dense_planes(d) && f.box.q1[1] - f.box.q0[1] == whole[1] &&
+                      f.box.q1[2] - f.box.q0[2] == whole[2] &&
+                      std::any_of(f.sets->begin(), f.sets->end(), [](const PhaseSet& s) { return s.taps == 0; });
+  for (Index c = 0; c < f.channels && sparse; ++c)
+    std::memset(advance(d.data, d.dtype, c * d.stride[1] + d0 * d.stride[2]), 0,
+                static_cast<std::size_t>((d1 - d0) * d.stride[2]) * size_of(d.dtype));
   for (std::size_t first = 0; first < f.sets->size(); first += per_row) {
     const PhaseSet* const sets = f.sets->data() + first;
     const auto& [fd, fh, unused] = sets->phase;
@@ -79,6 +89,11 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
             if (s->taps) base += f.channels * s->members * f.pitch;
           }
           ++member;
+          const Index live =
+              sparse ? std::partition(streams, streams + count, [](const Stream<T>& s) { return s.data != nullptr; }) -
+                           streams
+                     : count;
+          if (live == 0) continue;
           const bool dense = count == 1 && dst_step == 1 && streams[0].data && start == T{} && d.stride[4] == 1;
           const bool one_run = dense && f.row == e[2] && mh0.dst_step * d.stride[3] == e[2];
           for (Index qd = 0; qd < e[0]; ++qd) {
@@ -98,8 +113,12 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
               continue;
             }
             for (Index qh = 0; qh < e[1]; ++qh, at += next) {
-              store_streams(k, streams, count, dst_step, begin, end, start, line, advance(d.data, d.dtype, at), d.dtype,
-                            d.stride[4]);
+              if (sparse)
+                for (const Stream<T>* s = streams; s != streams + live; ++s)
+                  store_row(k, advance(d.data, d.dtype, at + s->first - begin), d.dtype, dst_step, s->data, s->count);
+              else
+                store_streams(k, streams, count, dst_step, begin, end, start, line, advance(d.data, d.dtype, at),
+                              d.dtype, d.stride[4]);
               const Index further = qh + 1 < e[1] ? f.row : f.plane - (e[1] - 1) * f.row;
               for (Stream<T>* s = streams; s != streams + count; ++s)
                 if (s->data) s->data += further;

@@ -53,6 +53,10 @@ template <class T>
 void store_row(const KernelSet<T>& k, void* dst, DType dtype, Index stride, const T* src, Index count) {
   const auto store = k.store[static_cast<int>(dtype)];
   if (stride == 1) return store(dst, src, count);
+  if (dtype == compute_dtype<T>) {
+    for (Index i = 0; i < count; ++i) static_cast<T*>(dst)[i * stride] = src[i];
+    return;
+  }
   alignas(64) double block[kBlock];
   for (Index i = 0; i < count; i += kBlock) {
     const Index n = std::min(kBlock, count - i);
