@@ -37,6 +37,11 @@ inline bool dense_planes(const View& v) {
   return v.stride[4] == 1 && v.stride[3] == v.size[4] && v.stride[2] == v.size[3] * v.size[4];
 }
 
+/// Whether the pixels of every such box lie in memory as one run.
+inline bool in_runs(const View& v, const Index3& box) {
+  return dense_planes(v) && box[2] == v.size[4] && (box[0] == 1 || box[1] == v.size[3]);
+}
+
 /// Strides of a dense tensor in C order.
 inline Index5 dense_strides(const Index5& size) {
   Index5 stride;

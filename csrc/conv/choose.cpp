@@ -38,6 +38,22 @@ bool few_channels(const PassSpec& spec) {
   return width <= kFewChannels;
 }
 
+// Time of a pointwise pass whose vectors run along pixels in place, fitted as that of direct passes is, and to 20 %; 0
+// where it is never the quickest: many results of few sums are written slowly, many sources fall on the same cache
+// sets.
+template <class T>
+double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
+  const Problem& p = spec.problem;
+  const bool to_x = spec.unknown == Unknown::x;
+  const Index source = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
+  const bool pointwise = p.taps() == 1 && p.x == p.y && p.stride == Index3{1, 1, 1} && p.pad_before == Index3{};
+  if (!pointwise || spec.unknown == Unknown::w || results > 2 * source || p.y_plane() < 32 * kernels.lanes) return 0;
+  const double images = static_cast<double>(p.n * p.groups * p.y_plane());
+  const double rows = static_cast<double>(round_up(results, kernels.rows_mr)) * std::max(1.0, source / 96.0);
+  return 2000 +
+         images * (0.235 * rows * static_cast<double>(source) / kernels.lanes + 0.15 * static_cast<double>(results));
+}
+
 template <class T>
 std::unique_ptr<Pass> make_direct(PassSpec spec, Algorithm algorithm, bool few, const KernelSet<T>& native,
                                   const KernelSet<T>& kernels) {
@@ -75,6 +91,8 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
     const double time = pass->nanoseconds();
     all.push_back({std::move(pass), time});
   };
+  if (const double time = in_rows_nanoseconds(spec, native); time > 0 && !few)
+    if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))
     if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && !few)
       add(spec.unknown == Unknown::w ? make_matrix_weights(spec, native, *unit) : make_matrix(spec, native, *unit));

@@ -80,6 +80,15 @@ std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps) {
   return sets;
 }
 
+bool plain(const std::array<AxisMap, 3>& maps) {
+  bool plain = true;
+  for (const AxisMap& map : maps) {
+    plain &= map.src_step == 1 && map.phases.size() == 1;
+    for (const Phase& f : map.phases) plain &= f.members.size() == 1 && f.offset.size() == 1 && f.offset[0] == 0;
+  }
+  return plain;
+}
+
 Index3 most_pixels(const std::array<AxisMap, 3>& maps) {
   Index3 most{1, 1, 1};
   for (std::size_t a = 0; a < 3; ++a)

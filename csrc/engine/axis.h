@@ -48,6 +48,9 @@ std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps);
 /// The most pixels of any phase, an axis.
 Index3 most_pixels(const std::array<AxisMap, 3>& maps);
 
+/// Whether every pixel reads the source at its own place only.
+bool plain(const std::array<AxisMap, 3>& maps);
+
 /// Pixels [q0, q1) of every phase.
 struct PixelBox {
   Index3 q0, q1;

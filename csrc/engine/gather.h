@@ -93,7 +93,7 @@ class Gather final : public SlottedPass {
   void store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos) const;
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
-                    const std::ptrdiff_t* pos, const Slot& slot) const;
+                    const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
   Index3 extent(const Set& s, const Box& b) const {
     Index3 e;
     for (int a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(b.q1[a], s.phase[a]->count) - b.q0[a]);

@@ -15,9 +15,11 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
   T* tiles = s.tiles;
   const std::ptrdiff_t* pos = s.pos;
   const std::size_t per_row = maps_[2].phases.size();
+  const bool phases = !by_runs_ && !direct_;
+  const bool cleared = phases && !biased && clear_sparse(d, b.n, channels, sets_, maps_, b.q0, b.q1);
   for (std::size_t i = 0; i < sets_.size(); ++i) {
     const Set& set = sets_[i];
-    if (!by_runs_ && !direct_ && i % per_row == 0) store_phases(d, channels, i, b, tiles, pos, s);
+    if (phases && i % per_row == 0) store_phases(d, channels, i, b, tiles, pos, cleared, s);
     const Index pixels = set_pixels(set, b);
     if (biased && pixels && (by_runs_ || direct_))
       each_block(set, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
@@ -123,8 +125,10 @@ void Gather<T>::store_direct(const View& d, Index channels, const Set& s, const 
 // Rows put together from the phases along w, `first` being the set of the first of them.
 template <class T>
 void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
-                             const std::ptrdiff_t* pos, const Slot& slot) const {
+                             const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const {
   const std::size_t per_row = maps_[2].phases.size();
+  const auto* const sets = sets_.data() + first;
+  if (cleared && std::all_of(sets, sets + per_row, [](const Set& s) { return s.taps == 0; })) return;
   const auto& [fd, fh, unused] = sets_[first].phase;
   const Index3 e = extent(sets_[first], b);
   const Index step = vectors_ * kernels_.lanes, dst_step = maps_[2].dst_step;
@@ -176,8 +180,8 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
                 const Index at = n * d.stride[0] + (cb + c) * d.stride[1] +
                                  (md.first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
                                  (mh.first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + begin * d.stride[4];
-                store_streams(kernels_, slot.streams, streams, dst_step, begin, end, slot.bias[cb + c], slot.line,
-                              advance(d.data, d.dtype, at), d.dtype, d.stride[4]);
+                store_streams(kernels_, slot.streams, streams, dst_step, begin, end, cleared, slot.bias[cb + c],
+                              slot.line, advance(d.data, d.dtype, at), d.dtype, d.stride[4]);
               }
           }
         }

@@ -275,7 +275,12 @@ double Matrix::nanoseconds() const {
   const double source = of(cs_, planes_.channel()) * (0.08 * image_terms_ + row_cost(maps_)) * copies;
   const double weights = of(panels_, blocks_, panel_block(), p.groups) * (0.1 + 0.25 / weight_terms_);
   const double repeats = layout_.mode == Mode::packed ? 1 : of(boxes_, batches_);
-  const double stored = of(p.n, p.groups, cd_) * of(to_x_ ? p.x_plane() : p.y_plane()) * (plain_ ? 0.07 : 0.34);
+  // In place, put together from phases, or most of them zeros that are written all at once.
+  const bool sparse = std::any_of(sets_.begin(), sets_.end(), [](const PhaseSet& s) { return s.taps == 0; });
+  const double stored = of(p.n, p.groups, cd_) * of(to_x_ ? p.x_plane() : p.y_plane()) *
+                        (plain_   ? 0.07
+                         : sparse ? 0.2
+                                  : 0.34);
   return images * (32 * blocks * products + 220 * calls + source) + weights * repeats + stored + 2000;
 }
 
@@ -401,8 +406,7 @@ View Matrix::target(const Operands& o, const Work& work, Index n, Index first_pa
 // Whether sums may be formed right there: all but the last columns of a call, which are fewer than are written.
 bool Matrix::in_place(const Operands& o) const {
   const View& d = to_x_ ? o.x : o.y;
-  return plain_ && steps_.size() == 1 && sets_.size() == 1 && rows_ == 1 && !o.bias.data &&
-         matrix::in_place(d, layout_.box);
+  return plain_ && !o.bias.data && d.dtype == DType::float32 && in_runs(d, layout_.box);
 }
 
 void Matrix::store(const Operands& o, const Work& work, Index first_panel, Index channels, const Slot& s) const {

@@ -50,22 +50,6 @@ inline double blocks_of(Index n) {
   return static_cast<double>(n / kRows) + (rest > 16 ? 1 : rest > 0 ? 0.6 : 0);
 }
 
-/// Whether every pixel reads the source at its own place only.
-inline bool plain(const std::array<AxisMap, 3>& maps) {
-  bool plain = true;
-  for (const AxisMap& map : maps) {
-    plain &= map.src_step == 1;
-    for (const Phase& f : map.phases)
-      for (const Index o : f.offset) plain &= o == 0;
-  }
-  return plain;
-}
-
-/// Whether the pixels of every such box lie in memory as one run of floats.
-inline bool in_place(const View& v, const Index3& box) {
-  return v.dtype == DType::float32 && dense_planes(v) && box[2] == v.size[4] && (box[0] == 1 || box[1] == v.size[3]);
-}
-
 /// Pixels that lie one behind the other already, and zeros behind them.
 inline FlatPlane flat(Index pixels, Index length) { return {1, pixels, pixels, 0, pixels, length}; }
 

@@ -199,7 +199,7 @@ void MatrixWeights::add(const Operands& o, const Block& b, Index round, const Sl
   const Index n0 = round / boxes_ * batch_, images = std::min(batch_, p.n - n0);
   x_.locate(o.x, pixels.q0, x_.size(), s.x_parts);
   y_.locate(o.y, pixels.q0, pixels.q1, s.y_parts);
-  const bool in_place = plain_ && matrix::in_place(o.x, box_);
+  const bool in_place = plain_ && o.x.dtype == DType::float32 && in_runs(o.x, box_);
   // Of images in place, and of the flat copies; only boxes of a single image may have fewer rows than others.
   const Index live_pixels = (pixels.q1[1] - pixels.q0[1]) * box_[2];
   const Index length = (pixels.q1[1] - pixels.q0[1] - 1) * x_.row() + pixels.q1[2] - pixels.q0[2];

@@ -162,11 +162,13 @@ int widest_block(const KernelSet<T>& k, Index columns) {
 /// Rapids, AVX-512 float32, where a vector's products take 0.18 ns.
 inline double direct_nanoseconds(const PassSpec& spec, int lanes) {
   const Problem& p = spec.problem;
-  const double channels = static_cast<double>(p.n * p.groups);
-  const double x = channels * static_cast<double>(p.ci * p.x_plane()),
-               y = channels * static_cast<double>(p.co * p.y_plane());
+  const double images = static_cast<double>(p.n * p.groups);
+  const double x = images * static_cast<double>(p.ci * p.x_plane()),
+               y = images * static_cast<double>(p.co * p.y_plane());
   const double w = static_cast<double>(p.groups * p.ci * p.co * p.taps());
-  const double time = p.products() / lanes * 0.18 + 2000;
+  const Index columns = spec.unknown == Unknown::x ? p.ci : p.co;
+  const double wasted = static_cast<double>(round_up(columns, lanes)) / static_cast<double>(columns);
+  const double time = p.products() / lanes * 0.18 * (columns > lanes ? wasted : 1) + 2000;
   if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + 0.8 * w;
   return time + (spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y) + 0.4 * w;
 }

@@ -1,6 +1,7 @@
 // Unknown x and unknown y with few channels to compute, depthwise above all: vectors run along the pixels of a
 // zero-bordered flat copy of the source, weights are broadcast. The columns between two rows are computed and dropped.
 // Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
+// Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
 #include <sstream>
 
 #include "engine/pass.h"
@@ -12,6 +13,8 @@ namespace {
 
 constexpr Index kBoxBytes = 128 << 10;    // source and results of a box: at home in L2, with room for the caller's data
 constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
+constexpr Index kInPlacePixels = 96,
+                kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
 
 template <class T>
 class Rows final : public SlottedPass {
@@ -29,6 +32,7 @@ class Rows final : public SlottedPass {
     T *source, *results, *weights, *taps, *line;
     Stream<T>* streams;
     Planes::Part* parts;
+    std::ptrdiff_t* offsets;
   };
 
   Slot carve(Carver& carver) const;
@@ -36,6 +40,8 @@ class Rows final : public SlottedPass {
   bool pack(const View& w, Index g, Index k0, Index k, const Slot& slot) const;
   void multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
                 T* results) const;
+  void multiply_in_place(const View& image, const View& destination, const PixelBox& b, Index n, Index g, Index k0,
+                         Index k, const Slot& slot) const;
 
   const KernelSet<T>& kernels_;
   bool to_x_;
@@ -44,6 +50,7 @@ class Rows final : public SlottedPass {
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
   std::vector<std::vector<Index>> tap_;              // of each set: [member][tap], its index among the taps of w
   Index cs_, cd_, max_streams_ = 0;
+  bool plain_;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
   Planes planes_;
   Index pitch_ = 0;  // of a row of results
@@ -58,6 +65,7 @@ Rows<T>::Rows(const PassSpec& spec, const KernelSet<T>& kernels)
   cd_ = to_x_ ? p.ci : p.co;
   for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
   sets_ = phase_sets(maps_);
+  plain_ = plain(maps_);
   count_ = most_pixels(maps_);
   for (const Phase& f : maps_[2].phases) max_streams_ += static_cast<Index>(f.members.size());
 }
@@ -75,6 +83,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
   s.line = carver.take<T>(maps_[2].span(box_q_[2]));
   s.streams = carver.take<Stream<T>>(max_streams_);
   s.parts = carver.take<Planes::Part>(planes_.parts());
+  s.offsets = carver.take<std::ptrdiff_t>(plain_ ? chunk_ : 0);
   return s;
 }
 
@@ -144,6 +153,15 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
   const Problem& p = spec_.problem;
   const Index taps = p.taps(), first = g * p.co;
   const bool taps_dense = dense_planes(w);
+  if (plain_) {
+    for (Index m0 = 0; m0 < cd_; m0 += kernels_.rows_mr) {
+      const Index block = std::min<Index>(kernels_.rows_mr, cd_ - m0);
+      const Index5 at{first + (to_x_ ? from : m0), to_x_ ? m0 : from, 0, 0, 0};
+      const Index5 size{to_x_ ? count : block, to_x_ ? block : count, 1, 1, 1};
+      copy_in(kernels_, slot.weights + m0 * count, {to_x_ ? block : 1, to_x_ ? 1 : block, 0, 0, 0}, w.at(at, size));
+    }
+    return all_finite(slot.weights, cd_ * count);
+  }
   bool finite = true;
   for (Index k = 0; k < count; ++k)
     for (Index c = 0; c < cd_; ++c) {
@@ -211,10 +229,44 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
   }
 }
 
+// All but the last pixels, fewer than a vector, which are copied: vectors would reach behind the images.
+template <class T>
+void Rows<T>::multiply_in_place(const View& image, const View& destination, const PixelBox& b, Index n, Index g,
+                                Index k0, Index k, const Slot& slot) const {
+  const Index lanes = kernels_.lanes, from = image.stride[1], to = destination.stride[1];
+  const Index length = (b.q1[0] - b.q0[0]) * (b.q1[1] - b.q0[1]) * (b.q1[2] - b.q0[2]);
+  const Index whole = length / lanes * lanes, rest = length - whole;
+  const T* x = static_cast<const T*>(image.data) + image.offset({n, g * cs_ + k0, b.q0[0], b.q0[1], b.q0[2]});
+  T* y = static_cast<T*>(destination.data) + destination.offset({n, g * cd_, b.q0[0], b.q0[1], b.q0[2]});
+  std::ptrdiff_t* const offset = slot.offsets;
+  // So many pixels of the source stay in the nearest cache for all results.
+  const Index most =
+      std::max(kInPlacePixels, kInPlaceBytes / static_cast<Index>(sizeof(T)) / k / kInPlacePixels * kInPlacePixels);
+  const auto add = [&](Index pixels, const T* source, Index step, T* results, Index pitch) {
+    for (Index c = 0; c < k; ++c) offset[c] = c * step;
+    for (Index q = 0; q < pixels; q += most)
+      for (Index m0 = 0; m0 < cd_; m0 += kernels_.rows_mr)
+        kernels_.rows(static_cast<int>(std::min<Index>(kernels_.rows_mr, cd_ - m0)), std::min(most, pixels - q),
+                      source + q, offset, k, slot.weights + m0 * k, results + m0 * pitch + q, pitch, k0 > 0);
+  };
+  if (whole) add(whole, x, from, y, to);
+  if (rest == 0) return;
+  for (Index c = 0; c < k; ++c) {
+    T* const copy = slot.source + c * lanes;
+    std::fill(std::copy_n(x + c * from + whole, rest, copy), copy + lanes, T{});
+  }
+  if (k0 > 0)
+    for (Index c = 0; c < cd_; ++c) std::copy_n(y + c * to + whole, rest, slot.results + c * lanes);
+  add(rest, slot.source, lanes, slot.results, lanes);
+  for (Index c = 0; c < cd_; ++c) std::copy_n(slot.results + c * lanes, rest, y + c * to + whole);
+}
+
 template <class T>
 void Rows<T>::run(const Operands& o, std::byte* workspace) const {
   const View &image = to_x_ ? o.y : o.x, &destination = to_x_ ? o.x : o.y;
   const Index images = spec_.problem.n * spec_.problem.groups;
+  const auto in_place = [&](const View& v) { return v.dtype == compute_dtype<T> && in_runs(v, box_q_); };
+  const bool copied = !plain_ || o.bias.data || !in_place(image) || !in_place(destination);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const PixelBox b = pixel_box(i % boxes_, count_, box_q_);
     const Index begin = i / boxes_ * batch_, end = std::min(begin + batch_, images);
@@ -228,6 +280,10 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
       for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
         const Index k = std::min(chunk_, cs_ - k0);
         if (g != packed || chunk_ < cs_) finite = pack(o.w, packed = g, k0, k, slot);
+        if (!copied) {
+          multiply_in_place(image, destination, b, n, g, k0, k, slot);
+          continue;
+        }
         planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, k, slot.source);
         T* results = slot.results;
         const T* weights = slot.weights;
@@ -240,6 +296,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
           weights += cd_ * s.members * k * s.taps;
         }
       }
+      if (!copied) continue;
       const Index5 at{n, g * cd_, 0, 0, 0}, channel{0, g * cd_, 0, 0, 0};
       store_flat(kernels_, {&sets_, &maps_, b, cd_, planes_.row(), planes_.plane(), pitch_}, slot.results,
                  destination.at(at, destination.size), o.bias.data ? o.bias.at(channel, o.bias.size) : View{},

@@ -17,11 +17,33 @@ struct Stream {
   Index first, count;
 };
 
-/// Interleaves the streams of positions [begin, end), adds `bias` to all of them and stores the row once.
-/// `line` is scratch for end - begin elements.
+/// Writes the zeros of a box all at once, where many of its positions have no taps, and tells whether it did. `d` is a
+/// view of the images of the box from their first channel on.
+template <class Sets>
+bool clear_sparse(const View& d, Index images, Index channels, const Sets& sets, const std::array<AxisMap, 3>& maps,
+                  const Index3& q0, const Index3& q1) {
+  const Index3 whole = most_pixels(maps);
+  const bool sparse = dense_planes(d) && q1[1] - q0[1] == whole[1] && q1[2] - q0[2] == whole[2] &&
+                      std::any_of(sets.begin(), sets.end(), [](const auto& s) { return s.taps == 0; });
+  const Index begin = q0[0] * maps[0].dst_step, end = std::min(q1[0] * maps[0].dst_step, maps[0].dst);
+  for (Index n = 0; n < images && sparse; ++n)
+    for (Index c = 0; c < channels; ++c)
+      std::memset(advance(d.data, d.dtype, n * d.stride[0] + c * d.stride[1] + begin * d.stride[2]), 0,
+                  static_cast<std::size_t>((end - begin) * d.stride[2]) * size_of(d.dtype));
+  return sparse;
+}
+
+/// Interleaves the streams of positions [begin, end), adds `bias` to all of them and stores the row once; where
+/// `cleared`, only the streams. `line` is scratch for end - begin elements.
 template <class T>
 void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count, Index step, Index begin, Index end,
-                   T bias, T* line, void* dst, DType dtype, Index stride) {
+                   bool cleared, T bias, T* line, void* dst, DType dtype, Index stride) {
+  if (cleared) {
+    for (const Stream<T>* s = streams; s != streams + count; ++s)
+      if (s->data)
+        store_row(k, advance(dst, dtype, (s->first - begin) * stride), dtype, step * stride, s->data, s->count);
+    return;
+  }
   if (dtype == compute_dtype<T> && stride == 1 && bias == T{}) line = static_cast<T*>(dst);  // put together in place
   const T* row = line;
   if (count == 1 && step == 1 && streams[0].data && bias == T{}) {
@@ -59,15 +81,7 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
   const auto& [md0, mh0, mw0] = *f.maps;
   const Index dst_step = mw0.dst_step, begin = f.box.q0[2] * dst_step, end = std::min(f.box.q1[2] * dst_step, mw0.dst);
   const std::size_t per_row = mw0.phases.size();
-  // Where many positions have no taps, their zeros are written all at once before the others.
-  const Index3 whole = most_pixels(*f.maps);
-  const Index d0 = f.box.q0[0] * md0.dst_step, d1 = std::min(f.box.q1[0] * md0.dst_step, md0.dst);
-  const bool sparse = !bias.data && dense_planes(d) && f.box.q1[1] - f.box.q0[1] == whole[1] &&
-                      f.box.q1[2] - f.box.q0[2] == whole[2] &&
-                      std::any_of(f.sets->begin(), f.sets->end(), [](const PhaseSet& s) { return s.taps == 0; });
-  for (Index c = 0; c < f.channels && sparse; ++c)
-    std::memset(advance(d.data, d.dtype, c * d.stride[1] + d0 * d.stride[2]), 0,
-                static_cast<std::size_t>((d1 - d0) * d.stride[2]) * size_of(d.dtype));
+  const bool cleared = !bias.data && clear_sparse(d, 1, f.channels, *f.sets, *f.maps, f.box.q0, f.box.q1);
   for (std::size_t first = 0; first < f.sets->size(); first += per_row) {
     const PhaseSet* const sets = f.sets->data() + first;
     const auto& [fd, fh, unused] = sets->phase;
@@ -89,11 +103,7 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
             if (s->taps) base += f.channels * s->members * f.pitch;
           }
           ++member;
-          const Index live =
-              sparse ? std::partition(streams, streams + count, [](const Stream<T>& s) { return s.data != nullptr; }) -
-                           streams
-                     : count;
-          if (live == 0) continue;
+          if (cleared && std::all_of(streams, streams + count, [](const Stream<T>& s) { return !s.data; })) continue;
           const bool dense = count == 1 && dst_step == 1 && streams[0].data && start == T{} && d.stride[4] == 1;
           const bool one_run = dense && f.row == e[2] && mh0.dst_step * d.stride[3] == e[2];
           for (Index qd = 0; qd < e[0]; ++qd) {
@@ -113,12 +123,8 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
               continue;
             }
             for (Index qh = 0; qh < e[1]; ++qh, at += next) {
-              if (sparse)
-                for (const Stream<T>* s = streams; s != streams + live; ++s)
-                  store_row(k, advance(d.data, d.dtype, at + s->first - begin), d.dtype, dst_step, s->data, s->count);
-              else
-                store_streams(k, streams, count, dst_step, begin, end, start, line, advance(d.data, d.dtype, at),
-                              d.dtype, d.stride[4]);
+              store_streams(k, streams, count, dst_step, begin, end, cleared, start, line, advance(d.data, d.dtype, at),
+                            d.dtype, d.stride[4]);
               const Index further = qh + 1 < e[1] ? f.row : f.plane - (e[1] - 1) * f.row;
               for (Stream<T>* s = streams; s != streams + count; ++s)
                 if (s->data) s->data += further;
