@@ -12,11 +12,11 @@ from convbwd.__main__ import main
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
 SOURCES = sorted(p.relative_to(CSRC) for p in CSRC.rglob("*") if p.suffix in (".cpp", ".hpp", ".h", ".inl"))
-FACES = ("cann", "infiniop")
+FACES = ("ascendc", "cann", "infiniop")
 LAYERS = {
     "include/convbwd/types.hpp": 0,
     "include/convbwd/layouts.hpp": 1,
-    **{f"include/{face}": 0 for face in FACES},  # plain C
+    **{f"include/{face}": 0 for face in FACES},  # of somebody else: they know nothing of the library
     "base": 1,
     "kernels": 2,
     "format": 3,
@@ -73,9 +73,17 @@ def test_there_is_one_version() -> None:
 @pytest.mark.parametrize(
     ("option", "names"),
     [
-        ("cmakedir", ["convbwdConfig.cmake", "convbwd_cannTargets.cmake", "convbwd_infiniopTargets.cmake"]),
-        ("libdir", ["libconvbwd.a", "libconvbwd_cann.so", "libconvbwd_infiniop.so"]),
-        ("includes", ["convbwd/convbwd.hpp", "aclnnop/aclnn_convolution_backward.h", "infiniop/ops/conv_backward.h"]),
+        ("cmakedir", ["convbwdConfig.cmake", *(f"convbwd_{face}Targets.cmake" for face in FACES)]),
+        ("libdir", ["libconvbwd.a", *(f"libconvbwd_{face}.so" for face in FACES)]),
+        (
+            "includes",
+            [
+                "convbwd/convbwd.hpp",
+                "lib/conv_backprop/conv3d_bp_input_api.h",
+                "aclnnop/aclnn_convolution_backward.h",
+                "infiniop/ops/conv_backward.h",
+            ],
+        ),
     ],
 )
 def test_installed_files_are_found(option: str, names: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "bindings/ascend.h"
 #include "bindings/layouts.h"
 #include "bindings/plan_object.h"
 
@@ -177,6 +178,7 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
       py::arg("padding") = 0, py::arg("dilation") = 1, py::arg("transposed") = false, py::arg("output_padding") = 0,
       py::arg("groups") = 1, py::arg("data_format") = py::none());
   bind_layouts(m);
+  bind_ascend(m);
   m.def(
       "set_num_threads",
       [](py::handle n) {

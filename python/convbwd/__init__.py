@@ -12,18 +12,23 @@ from convbwd._api import (
     get_num_threads,
     set_num_threads,
 )
+from convbwd._ascend import conv3d_backprop_filter, conv3d_backprop_input
 from convbwd._core import __version__
 from convbwd._double import convolution_double_backward
 from convbwd._gradcheck import GradcheckError, GradcheckReport, gradcheck
 from convbwd._plan import Plan, plan
+from convbwd._tiles import Conv3DBackpropInput
 
 __all__ = [
+    "Conv3DBackpropInput",
     "CubeMathType",
     "GradcheckError",
     "GradcheckReport",
     "Plan",
     "__version__",
     "build_info",
+    "conv3d_backprop_filter",
+    "conv3d_backprop_input",
     "convolution",
     "convolution_backward",
     "convolution_double_backward",

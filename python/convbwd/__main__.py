@@ -17,7 +17,7 @@ import numpy as np
 import convbwd
 from convbwd import _accuracy, demo
 
-_FACES = ("cann", "infiniop")  # folders of headers
+_FACES = ("ascendc", "cann", "infiniop")  # folders of headers
 
 
 def info() -> None:

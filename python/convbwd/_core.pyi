@@ -116,6 +116,76 @@ def convert_format(
     groups: int,
     c0: int,
 ) -> None: ...
+def conv3d_backprop_input(
+    input_size: Sequence[SupportsIndex],
+    filter: ArrayLike,
+    out_backprop: ArrayLike,
+    strides: Sequence[SupportsIndex],
+    pads: Sequence[SupportsIndex] | None,
+    dilations: Sequence[SupportsIndex],
+    groups: SupportsIndex,
+    data_format: str,
+    filter_format: str | None,
+    padding: str | None,
+    enable_hf32: bool,
+    dtype: str | None,
+) -> NDArray[Any]: ...
+def conv3d_backprop_filter(
+    input: ArrayLike,
+    filter_size: Sequence[SupportsIndex],
+    out_backprop: ArrayLike,
+    strides: Sequence[SupportsIndex],
+    pads: Sequence[SupportsIndex] | None,
+    dilations: Sequence[SupportsIndex],
+    groups: SupportsIndex,
+    data_format: str,
+    filter_format: str | None,
+    padding: str | None,
+    enable_hf32: bool,
+    dtype: str | None,
+) -> NDArray[Any]: ...
+
+class InputTiles:
+    def __init__(
+        self,
+        input_size: Sequence[SupportsIndex],
+        filter: ArrayLike,
+        out_backprop: ArrayLike,
+        strides: Sequence[SupportsIndex],
+        pads: Sequence[SupportsIndex] | None,
+        dilations: Sequence[SupportsIndex],
+        data_format: str,
+        filter_format: str | None,
+        padding: str | None,
+        dtype: str | None,
+        changes: dict[str, SupportsIndex],
+    ) -> None: ...
+    def copy(self) -> InputTiles: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]: ...
+    @property
+    def filter(self) -> NDArray[Any]: ...
+    @property
+    def out_backprop(self) -> NDArray[Any]: ...
+    @property
+    def stride(self) -> tuple[int, ...]: ...
+    @property
+    def dilation(self) -> tuple[int, ...]: ...
+    @property
+    def padding(self) -> tuple[int, ...]: ...
+    @property
+    def tiling(self) -> dict[str, int]: ...
+    def start(self, positions: int, products: int, channels: int, din: int, ho: int) -> None: ...
+    def read_from(
+        self, grad_output: NDArray[Any], grad_output_offset: int, weight: NDArray[Any], weight_offset: int
+    ) -> None: ...
+    def iterate(self, first: bool) -> bool: ...
+    @property
+    def place(self) -> tuple[int, int, int, int]: ...
+    def write_to(self, gradient: NDArray[Any], offset: int) -> None: ...
+
 def set_num_threads(n: SupportsIndex) -> None: ...
 def get_num_threads() -> int: ...
 def build_info() -> dict[str, str]: ...

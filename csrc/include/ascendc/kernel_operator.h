@@ -1,0 +1,82 @@
+// Ascend C on a processor: what kernels of convolutions use of it. A core is a turn of a loop (tikicpulib.h), global
+// memory is memory.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "convbwd_ascendc.h"
+
+#define __aicore__
+#define __global__
+#define __gm__
+#define GM_ADDR uint8_t*
+
+#define REGISTER_TILING_DEFAULT(type) using ConvbwdTilingData = type
+#define GET_TILING_DATA_WITH_STRUCT(type, name, address) \
+  type name;                                             \
+  std::memcpy(&name, address, sizeof(type))
+#define GET_TILING_DATA(name, address) GET_TILING_DATA_WITH_STRUCT(ConvbwdTilingData, name, address)
+
+namespace AscendC {
+
+enum class TPosition : uint8_t { GM, A1, A2, B1, B2, C1, C2, CO1, CO2, VECIN, VECOUT, VECCALC };
+
+/// A number of 16 bits: rounded to nearest even, computed with as a float.
+template <float (*decode)(uint16_t), uint16_t (*encode)(float)>
+struct Float16 {
+  uint16_t bits;
+
+  Float16() = default;
+  Float16(float value) : bits(encode(value)) {}    // NOLINT(google-explicit-constructor): numbers, as a device has them
+  operator float() const { return decode(bits); }  // NOLINT(google-explicit-constructor)
+};
+
+/// Elements of global memory from an address on. The size, where it is set, is checked by what reads and writes them.
+template <class T>
+class GlobalTensor {
+ public:
+  using PrimType = T;
+
+  void SetGlobalBuffer(T* buffer, uint64_t bufferSize) {
+    begin_ = buffer;
+    end_ = buffer + bufferSize;
+  }
+  void SetGlobalBuffer(T* buffer) {
+    begin_ = buffer;
+    end_ = nullptr;
+  }
+  GlobalTensor operator[](uint64_t offset) const {
+    GlobalTensor rest = *this;
+    if (begin_ != nullptr) rest.begin_ += offset;
+    return rest;
+  }
+  T& operator()(uint64_t offset) const { return begin_[offset]; }
+  T GetValue(uint64_t offset) const { return begin_[offset]; }
+  void SetValue(uint64_t offset, T value) const { begin_[offset] = value; }
+  T* GetPhyAddr(uint64_t offset = 0) const { return begin_ + offset; }
+  uint64_t GetSize() const { return begin_ < end_ ? static_cast<uint64_t>(end_ - begin_) : 0; }
+
+  ConvbwdAscendcMemory Memory() const { return {const_cast<void*>(static_cast<const void*>(begin_)), end_}; }
+
+ private:
+  T* begin_ = nullptr;
+  T* end_ = nullptr;
+};
+
+/// The turn of the loop.
+struct Block {
+  int64_t index = 0, number = 1;
+
+  static Block& Current() {
+    static thread_local Block block;
+    return block;
+  }
+};
+inline int64_t GetBlockIdx() { return Block::Current().index; }
+inline int64_t GetBlockNum() { return Block::Current().number; }
+
+}  // namespace AscendC
+
+using half = AscendC::Float16<convbwdAscendcDecodeHalf, convbwdAscendcEncodeHalf>;
+using bfloat16_t = AscendC::Float16<convbwdAscendcDecodeBf16, convbwdAscendcEncodeBf16>;
