@@ -94,7 +94,7 @@ py::array filter_gradient(py::handle input, py::handle filter_size, py::handle o
   return result;
 }
 
-InputTiling tiling_of(const Request& r) {
+InputTiling tiling_of(const Request& r, std::int64_t cores) {
   const DType dtype = r.grad_output->dtype;
   if (dtype != DType::float16 && dtype != DType::bfloat16 && dtype != DType::float32)
     throw Error(ErrorKind::type,
@@ -113,6 +113,7 @@ InputTiling tiling_of(const Request& r) {
     p.padding[2 * a + 1] = r.padding[2 * a + 1];
   }
   p.group = r.groups;
+  p.cores = cores;
   p.type = dtype == DType::float16 ? CONVBWD_FLOAT16 : dtype == DType::bfloat16 ? CONVBWD_BF16 : CONVBWD_FLOAT32;
   return make_input_tiling(p);
 }
@@ -123,7 +124,7 @@ void change(InputTiling& t, const char* function, const py::dict& changes) {
     const std::string field = py::str(key);
     const Place place{function, field.c_str()};
     const std::int64_t value = to_int(place, number);
-    if (value < 1 || value > 0xffffffff) place.fail_value("must be from 1 to 2**32 - 1", number);
+    if (value < 0 || value > 0xffffffff) place.fail_value("must be from 0 to 2**32 - 1", number);
     bool known = false;
 #define CONVBWD_FIELD(type, name) \
   if (field == #name) t.name = static_cast<type>(value), known = true;
@@ -160,7 +161,7 @@ struct Tiles {
 
   static Tiles make(py::handle input_size, py::handle filter, py::handle out_backprop, py::handle strides,
                     py::handle pads, py::handle dilations, py::handle data_format, py::handle filter_format,
-                    py::handle padding, py::handle dtype, const py::dict& changes) {
+                    py::handle padding, py::handle dtype, py::handle cores, const py::dict& changes) {
     const char* const function = "Conv3DBackpropInput";
     const std::optional<DType> codes = read_codes(function, dtype);
     Tensor w, dy;
@@ -169,7 +170,7 @@ struct Tiles {
     const Conv3DBackprop op =
         Attributes{strides, pads, dilations, py::int_(1), data_format, filter_format, padding}.read(function);
     const Request r = conv3d_backprop_input_request(op, read_ints({function, "input_size"}, input_size), w, dy);
-    InputTiling tiling = tiling_of(r);
+    InputTiling tiling = tiling_of(r, to_int({function, "cores"}, cores));
     change(tiling, function, changes);
     const Shape &x_shape = r.input.shape, &w_shape = r.weight.shape, &y_shape = r.grad_output->shape;
     return {dy.dtype,
@@ -200,7 +201,7 @@ void bind_ascend(py::module_& m) {
   py::class_<Tiles>(m, "InputTiles", "See convbwd.Conv3DBackpropInput.")
       .def(py::init(&Tiles::make), py::arg("input_size"), py::arg("filter"), py::arg("out_backprop"),
            py::arg("strides"), py::arg("pads"), py::arg("dilations"), py::arg("data_format"), py::arg("filter_format"),
-           py::arg("padding"), py::arg("dtype"), py::arg("changes"))
+           py::arg("padding"), py::arg("dtype"), py::arg("cores"), py::arg("changes"))
       .def("copy", [](const Tiles& t) { return t; })
       .def_property_readonly("dtype", [](const Tiles& t) { return name_of(t.dtype); })
       .def_property_readonly("shapes",

@@ -75,10 +75,10 @@ class Checker {
   Request request(const char* x_name, const Shape& x_size, const char* w_name, const Shape& w_size, Named operand,
                   const Tensor& out_backprop) const {
     check_dtypes(operand, out_backprop);
-    check_strides(function_, operand);
-    check_strides(function_, {"out_backprop", out_backprop});
     const Shape x = sizes(x_name, x_size, op_.data_format), w = sizes(w_name, w_size, filter_format_),
                 y = sizes("out_backprop.shape", out_backprop.shape, op_.data_format);
+    check_strides(function_, operand);
+    check_strides(function_, {"out_backprop", out_backprop});
     Request r;
     r.function = function_;
     r.grad_output = from_format(out_backprop, op_.data_format);

@@ -42,8 +42,9 @@ constexpr const char* kAxes[] = {"depth", "height", "width"};
 // What the device refuses, and the size of the result of a Conv3DTranspose.
 void check(ConvbwdAscendcProblem& p) {
   if (p.group != 1) fail("group must be 1, got ", p.group);
-  if (p.cores < 1 || p.l1_bytes <= kL1Reserved || p.l0_bytes < 2 * kBlockBytes || p.l0c_bytes < 4 * kBlockBytes)
-    fail("the platform must have cores and buffers");
+  if (p.cores < 1 || p.cores > 65535) fail("cores must be from 1 to 65535, got ", p.cores);
+  if (p.l1_bytes <= kL1Reserved || p.l0_bytes < 2 * kBlockBytes || p.l0c_bytes < 4 * kBlockBytes)
+    fail("the platform must have buffers");
   if (p.batch < 1 || p.cin < 1 || p.cout < 1)
     fail("batch and channels must be at least 1, got ", p.batch, ", ", p.cin, " and ", p.cout);
   constexpr Index kMost = 0xffffffff;

@@ -158,6 +158,7 @@ class InputTiles:
         filter_format: str | None,
         padding: str | None,
         dtype: str | None,
+        cores: SupportsIndex,
         changes: dict[str, SupportsIndex],
     ) -> None: ...
     def copy(self) -> InputTiles: ...

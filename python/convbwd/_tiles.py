@@ -56,6 +56,8 @@ class Conv3DBackpropInput:
     input_size, filter, out_backprop, strides, pads, dilations, data_format, filter_format, padding, dtype
         As in `conv3d_backprop_input`, without groups. The elements are float16, bfloat16 or float32. What devices
         cannot do is refused: pads are less than the kernel, for one.
+    cores : int, optional
+        Cores of the device that shares are worked out for. Here they are computed one after the other.
     tiling : mapping of str to int, optional
         Numbers to have instead of those that the host tiling works out, above all ``baseM`` and ``baseN``, the
         positions and channels of a tile, and ``singleCoreM`` and ``singleCoreCin``, those of what a core computes
@@ -64,7 +66,7 @@ class Conv3DBackpropInput:
     Attributes
     ----------
     tiling : dict
-        The numbers of TConv3DBackpropInputTiling, which are those that CANN works out for an Atlas A2 of one core.
+        The numbers of TConv3DBackpropInputTiling, which are those that CANN works out for an Atlas A2.
     shape : tuple of int
         Of the gradient, (N, C, D, H, W).
 
@@ -101,6 +103,7 @@ class Conv3DBackpropInput:
         filter_format: str | None = None,
         padding: str | None = None,
         dtype: str | None = None,
+        cores: SupportsIndex = 1,
         tiling: Mapping[str, SupportsIndex] | None = None,
     ) -> None:
         self._tiles = _core.InputTiles(
@@ -114,6 +117,7 @@ class Conv3DBackpropInput:
             filter_format,
             padding,
             dtype,
+            cores,
             dict(tiling or {}),
         )
         self._format = data_format
@@ -123,7 +127,7 @@ class Conv3DBackpropInput:
         self.tiling: dict[str, int] = self._tiles.tiling
         self.shape: tuple[int, ...] = self._tiles.shapes[0]
         for name, unit, of in (("singleCoreM", "wi", "rows"), ("singleCoreCin", "c0", "blocks of channels")):
-            if self.tiling[name] % self.tiling[unit] != 0:
+            if self.tiling[name] == 0 or self.tiling[name] % self.tiling[unit] != 0:
                 raise ValueError(
                     f"Conv3DBackpropInput: {name} must be whole {of} of {unit} = {self.tiling[unit]}, "
                     f"got {self.tiling[name]}"
@@ -259,17 +263,13 @@ class Conv3DBackpropInput:
         places = self._places()
         scale = min(300 / max(height, width), 28.0)
         parts = [_text(0, -8, f"gradient: {height} x {width} positions")]
-        first = places[0][0]
         chosen = (tile.channels, tile.positions) if tile is not None else None
-        numbered = [(i, p) for i, (c, p) in enumerate(places) if c == first]
-        for i, p in numbered:
-            fill = (
-                "#f4a259"
-                if chosen and p == chosen[1]
-                else _COLOURS[i % 2 + 2 * (p.start // self.tiling["singleCoreM"] % 2)]
-            )
+        numbered = [(i, p) for i, (c, p) in enumerate(places) if c == places[0][0]]
+        for shade, (_, p) in enumerate(numbered):
+            share = p.start // self.tiling["singleCoreM"] % 2
+            fill = "#f4a259" if chosen and p == chosen[1] else _COLOURS[shade % 2 + 2 * share]
             parts.append(_outline(p, width, scale, fill))
-        parts += [_number(i, p, width, scale) for i, p in numbered]
+        parts += [_grid(height, width, 0, scale), *(_number(i, p, width, scale) for i, p in numbered)]
         x = width * scale + 40
         channels = sorted({(c.start, c.stop) for c, _ in places})
         tall = max(height * scale, 60.0)
@@ -325,14 +325,29 @@ def _outline(positions: slice, width: int, scale: float, fill: str) -> str:
 
 
 def _number(i: int, positions: slice, width: int, scale: float) -> str:
-    """Write the number of a tile in its middle, if there is room."""
-    row, column = divmod((positions.start + positions.stop - 1) // 2, width)
-    if scale * len(range(positions.start, positions.stop)) < 120 and scale < 12:
+    """Write the number of a tile in the longest of its rows that is nearest to its middle, if there is room."""
+    ends = [
+        (row, max(positions.start - row * width, 0), min(positions.stop - row * width, width))
+        for row in range(positions.start // width, (positions.stop - 1) // width + 1)
+    ]
+    longest = max(b - a for _, a, b in ends)
+    rows = [(row, a, b) for row, a, b in ends if b - a == longest]
+    if longest * scale < 24 or len(rows) * scale < 11:
         return ""
+    (first, a, b), last = rows[0], rows[-1][0]
     return (
-        f"<text x='{(column + 0.5) * scale:.1f}' y='{(row + 0.5) * scale + 4:.1f}' text-anchor='middle' "
+        f"<text x='{(a + b) / 2 * scale:.1f}' y='{(first + last + 1) / 2 * scale + 4:.1f}' text-anchor='middle' "
         f"fill='#123'>{i}</text>"
     )
+
+
+def _grid(height: int, width: int, x: float, scale: float) -> str:
+    """Draw the borders of positions, unless they would be a grey area."""
+    if scale < 8:
+        return ""
+    lines = [f"M{x:.1f} {i * scale:.1f}h{width * scale:.1f}" for i in range(1, height)]
+    lines += [f"M{x + i * scale:.1f} 0v{height * scale:.1f}" for i in range(1, width)]
+    return f"<path d='{''.join(lines)}' stroke='#345' stroke-opacity='.25' stroke-width='.5'/>"
 
 
 def _cells(mask: NDArray[np.bool_], x: float, scale: float, title: str) -> str:
@@ -347,7 +362,7 @@ def _cells(mask: NDArray[np.bool_], x: float, scale: float, title: str) -> str:
         edges = np.flatnonzero(np.diff(np.concatenate(([0], line.astype(np.int8), [0]))))
         parts += [
             f"<rect x='{x + a * scale:.1f}' y='{row * scale:.1f}' width='{(b - a) * scale:.1f}' "
-            f"height='{scale:.1f}' fill='#f4a259' stroke='#c97a2b' stroke-width='.4'/>"
+            f"height='{scale:.1f}' fill='#f4a259'/>"
             for a, b in zip(edges[::2], edges[1::2], strict=True)
         ]
-    return "".join(parts)
+    return "".join([*parts, _grid(height, width, x, scale)])
