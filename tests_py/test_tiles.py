@@ -1,5 +1,7 @@
 """Conv3DBackpropInput of Ascend C: its tiling is CANN's, its tiles together are the gradient."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -190,7 +192,7 @@ def test_pictures(tmp_path):
     assert op.picture().count("#f4a259") == 0 < op.picture(tiles[1]).count("#f4a259")
     assert "out_backprop, plane 0" in op.picture(tiles[1])
     html = op._repr_html_()
-    assert op.picture() in html and f"{len(tiles) // 2} tiles a plane" in html
+    assert op.picture() in html and f"{len(tiles) // 2} tiles in each plane" in html
 
 
 @pytest.mark.parametrize("order", [0, 1])
@@ -243,3 +245,16 @@ def test_types_that_are_refused():
         convbwd.Conv3DBackpropInput(
             (1, 3, 1, 8, 8), w.astype("f"), dy.astype("f"), ONES, (0,) * 6, data_format="NCDHW", tiling={"baseM": "3"}
         )
+
+
+def test_notebook():
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("matplotlib")
+    notebook = nbformat.read(Path(__file__).resolve().parent.parent / "examples" / "tiles.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    notebook = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    outputs = [o for cell in notebook.cells for o in cell.get("outputs", [])]
+    assert "the tiles are the gradient: True" in "".join(o.get("text", "") for o in outputs)
+    assert sum("image/svg+xml" in o.get("data", {}) for o in outputs) == 3

@@ -298,8 +298,8 @@ class Conv3DBackpropInput:
     def _repr_html_(self) -> str:
         t = self.tiling
         facts = (
-            f"{t['batch']} images, {t['di']} planes each, {len(self._places())} tiles a plane of up to "
-            f"{t['baseM']} positions x {t['baseN']} channels ({self._tiles.dtype})"
+            f"N, C, D, H, W = {self.shape}, {self._tiles.dtype}; {len(self._places())} tiles in each plane, "
+            f"of up to {t['baseM']} positions x {t['baseN']} channels"
         )
         return f"<div><b>Conv3DBackpropInput</b>: {facts}<br>{self.picture()}</div>"
 
