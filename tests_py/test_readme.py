@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import convbwd
-from convbwd import _api, _double, _gradcheck, _plan
+from convbwd import _api, _ascend, _double, _gradcheck, _plan, _tiles
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
@@ -30,7 +30,7 @@ def test_python_examples_run(code: str) -> None:
     exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("module", [_api, _double, _gradcheck, _plan], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [_api, _ascend, _double, _gradcheck, _plan, _tiles], ids=lambda module: module.__name__)
 def test_docstring_examples_run(module: ModuleType) -> None:
     tried = doctest.testmod(module)
     assert tried.attempted > 0 and tried.failed == 0
