@@ -25,7 +25,6 @@ template <class... Parts>
 }
 
 Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
-Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -ceil_div(-a, b); }
 
 // Along one axis, the windows that touch `count` positions from `first` on, as a convolution of those positions alone.
 struct Part {
@@ -35,7 +34,7 @@ struct Part {
     const Index reach = (kernel - 1) * dilation, begin = position + pad;
     // Not behind the window that begins at or before the first position, so that there is no negative padding.
     first = std::max<Index>(0, std::min(ceil_div(std::max<Index>(begin - reach, 0), stride), begin / stride));
-    count = std::min(windows - 1, floor_div(begin + positions - 1, stride)) - first + 1;
+    count = std::min(windows - 1, (begin + positions - 1) / stride) - first + 1;
     before = begin - first * stride;
     after = std::max<Index>(0, (count - 1) * stride + reach + 1 - before - positions);
   }
@@ -110,7 +109,7 @@ InputTiles::InputTiles(const InputTiling& tiling, DType dtype, DType output_dtyp
       dtype_(dtype),
       output_dtype_(output_dtype),
       c0_(32 / static_cast<Index>(size_of(dtype))),
-      plane_(static_cast<Index>(tiling.hi) * tiling.wi),
+      plane_(static_cast<Index>(std::uint64_t{tiling.hi} * tiling.wi)),
       cell_(ceil_div(tiling.cout, kN0) * kN0 * c0_),
       channels_first_(channels_first) {
   check(t_, c0_);
@@ -160,29 +159,28 @@ bool InputTiles::iterate(bool partial_sum, bool first) {
     fail("Iterate: the M = ", m_, " positions from row ", row_, " on must end in the plane of ", plane_);
   const Index tiles_m = ceil_div(m_, t_.baseM), tiles_n = ceil_div(n_, t_.baseN);
   const bool along_m = t_.iterateOrder == 1;
-  if (first) {
-    tile_m_ = tile_n_ = 0;
-  } else if (exhausted_) {
-    return false;
-  } else {
-    Index &fast = along_m ? tile_m_ : tile_n_, &slow = along_m ? tile_n_ : tile_m_;
+  Index m = first ? 0 : tile_m_, n = first ? 0 : tile_n_;
+  if (!first) {
+    if (exhausted_) return false;
+    Index &fast = along_m ? m : n, &slow = along_m ? n : m;
     if (++fast >= (along_m ? tiles_m : tiles_n)) {
       fast = 0;
       ++slow;
     }
   }
   has_tile_ = false;
-  exhausted_ = tile_m_ >= tiles_m || tile_n_ >= tiles_n;
+  exhausted_ = m >= tiles_m || n >= tiles_n;
   if (exhausted_) return false;
-  compute();
+  compute(m * t_.baseM, n * t_.baseN);
+  tile_m_ = m;
+  tile_n_ = n;
   has_tile_ = true;
   return true;
 }
 
 const InputTiles::Place& InputTiles::place() const { return place_; }
 
-void InputTiles::compute() {
-  const Index m0 = tile_m_ * t_.baseM, n0 = tile_n_ * t_.baseN;
+void InputTiles::compute(Index m0, Index n0) {
   place_ = {{m0, n0}, {std::min<Index>(t_.baseM, m_ - m0), std::min<Index>(t_.baseN, n_ - n0)}};
   const Index columns = ceil_div(place_.count[1], c0_) * c0_;
   sums_.assign(static_cast<std::size_t>(place_.count[0] * columns), 0.0f);
@@ -218,7 +216,7 @@ void InputTiles::multiply(Index kd, Index dout, const Box& box, Index channel, f
   const Index last_y = first_y + (blocks_ - 1) * image + (h.count - 1) * row + w.count * c0_ - 1;
   need(grad_output_, last_y, dtype_, "Iterate: gradOutput");
   const Index last_block = (blocks_ - 1) * c0_ * c0_;
-  const Index first_w = (kd * t_.cin1 + (tile_n_ * t_.baseN + channel) / c0_) * taps;
+  const Index first_w = (kd * t_.cin1 + (place_.first[1] + channel) / c0_) * taps;
   need(weight_, first_w + taps - cell_ + last_block + c0_ * c0_ - 1, dtype_, "Iterate: the weight");
 
   Request r;

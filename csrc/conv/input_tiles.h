@@ -14,7 +14,7 @@ namespace convbwd {
 /// every part is an input gradient of its own: of fewer rows, columns and channels, with other padding. That is what is
 /// planned and computed, over views of the memory that was given, and summed in float32.
 ///
-/// All functions throw Error(value) for what does not fit, and then change nothing.
+/// All functions throw Error(value) for what does not fit, and then leave the walk where it was.
 class InputTiles {
  public:
   using Memory = ConvbwdAscendcMemory;
@@ -44,7 +44,7 @@ class InputTiles {
     Index first[2], count[2];
   };
 
-  void compute();
+  void compute(Index m0, Index n0);
   void multiply(Index kd, Index dout, const Box& box, Index channel, float* sums) const;
 
   const InputTiling t_;

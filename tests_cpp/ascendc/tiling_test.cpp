@@ -85,6 +85,7 @@ TEST(Tiling, OfMoreCoresHasSmallerShares) {
 
 TEST(Tiling, OfSmallerBuffersHasSmallerTiles) {
   ConvBackpropApi::PlatformInfo platform;
+  platform.socVersion = platform_ascendc::PlatformAscendCManager::GetInstance()->GetSocVersion();
   platform.l1Size = 524288;
   platform.l0CSize = 131072;
   platform.l0ASize = platform.l0BSize = 65536 / 4;

@@ -15,6 +15,7 @@ namespace ConvBackpropApi {
 
 /// Buffers of a device in bytes; L1, L0A, L0B and L0C decide.
 struct PlatformInfo {
+  platform_ascendc::SocVersion socVersion = platform_ascendc::SocVersion::ASCEND910B;
   uint64_t l1Size = 0, l0CSize = 0, ubSize = 0, l0ASize = 0, l0BSize = 0, btSize = 0, fbSize = 0;
 };
 

@@ -6,10 +6,13 @@
 
 namespace platform_ascendc {
 
+enum class SocVersion : uint32_t { ASCEND910B };
+
 class PlatformAscendC {
  public:
   PlatformAscendC() = default;
   explicit PlatformAscendC(uint32_t cores) : cores_(cores) {}
+  SocVersion GetSocVersion() const { return SocVersion::ASCEND910B; }
   uint32_t GetCoreNum() const { return cores_; }
   uint32_t GetCoreNumAic() const { return cores_; }
 
