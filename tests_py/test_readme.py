@@ -30,7 +30,9 @@ def test_python_examples_run(code: str) -> None:
     exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("module", [_api, _ascend, _double, _gradcheck, _plan, _tiles], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [_api, _ascend, _double, _gradcheck, _plan, _tiles], ids=lambda module: module.__name__
+)
 def test_docstring_examples_run(module: ModuleType) -> None:
     tried = doctest.testmod(module)
     assert tried.attempted > 0 and tried.failed == 0
