@@ -26,16 +26,18 @@ template <class... Parts>
 
 Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 
-// Along one axis, the windows that touch `count` positions from `first` on, as a convolution of those positions alone.
+// Along one axis, the windows that touch some positions, as a convolution of those positions alone. `skip` positions at
+// the beginning are not touched, so that the first window does not begin behind the first position.
 struct Part {
-  Index first, count, before, after;
+  Index skip, positions, first, count, before, after;
 
-  Part(Index position, Index positions, Index windows, Index kernel, Index stride, Index dilation, Index pad) {
+  Part(Index position, Index all, Index windows, Index kernel, Index stride, Index dilation, Index pad) {
     const Index reach = (kernel - 1) * dilation, begin = position + pad;
-    // Not behind the window that begins at or before the first position, so that there is no negative padding.
-    first = std::max<Index>(0, std::min(ceil_div(std::max<Index>(begin - reach, 0), stride), begin / stride));
-    count = std::min(windows - 1, (begin + positions - 1) / stride) - first + 1;
-    before = begin - first * stride;
+    first = ceil_div(std::max<Index>(begin - reach, 0), stride);
+    count = std::min(windows - 1, (begin + all - 1) / stride) - first + 1;
+    skip = std::max<Index>(0, first * stride - begin);
+    positions = all - skip;
+    before = begin + skip - first * stride;
     after = std::max<Index>(0, (count - 1) * stride + reach + 1 - before - positions);
   }
 };
@@ -222,7 +224,7 @@ void InputTiles::multiply(Index kd, Index dout, const Box& box, Index channel, f
   Request r;
   r.function = "Conv3DBackpropInput";
   r.grad_output = Tensor{nullptr, dtype_, {1, c0_, blocks_, h.count, w.count}, {image, 1, image, row, c0_}};
-  r.input = {nullptr, dtype_, {1, c0_, 1, box.count[0], box.count[1]}, {}};
+  r.input = {nullptr, dtype_, {1, c0_, 1, h.positions, w.positions}, {}};
   r.weight = {nullptr, dtype_, {c0_, c0_, blocks_, t_.hk, t_.wk}, {c0_, 1, -c0_ * c0_, tap_row, cell_}};
   r.stride = {1, t_.strideH, t_.strideW};
   r.dilation = {1, t_.dilationH, t_.dilationW};
@@ -235,7 +237,7 @@ void InputTiles::multiply(Index kd, Index dout, const Box& box, Index channel, f
   r.accumulate = true;
   Plan::make(r).backward(
       {advance(grad_output_.begin, dtype_, first_y), nullptr, advance(weight_.begin, dtype_, first_w + last_block)},
-      {sums, nullptr, nullptr});
+      {sums + (h.skip * box.count[1] + w.skip) * columns, nullptr, nullptr});
 }
 
 void InputTiles::get_tensor_c(const Memory& output, unsigned atomic, bool sequential) const {

@@ -138,6 +138,26 @@ TEST(Tiles, WithHf32RoundOperands) {
   EXPECT_EQ((run<float, float, ConvFormat::NCDHW>(p, data, tiling, 0.0f)[0]), 1 + 0x1p-11f);
 }
 
+// Rows of gradOutput before the one that SetGradOutput is given need not be there.
+TEST(Tiles, ReadFromTheGivenRowOn) {
+  const InputProblem p{1, 16, {1, 11, 10}, 4, {1, 1, 1}, {1, 3, 4}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}};
+  InputData<half> data(p);
+  const auto tiling = tiling_of(p, ConvCommonApi::ConvDtype::FLOAT16);
+  GradInputKernel<half, half, half> kernel;
+  auto& op = kernel.gradInput_;
+  op.Init(&tiling.conv3DDxTiling);
+  op.SetSingleShape(60, 16, 16);
+  op.SetStartPosition(0, 5);  // rows 5 to 10, of which 6 and 9 have windows: rows 2 and 3 of gradOutput
+  std::vector<half> rows(data.grad_output.begin() + 2 * 3 * 16, data.grad_output.end()), out(160 * 11, half(0.0f));
+  op.SetGradOutput(global(rows));
+  op.SetWeight(global(data.weight));
+  ASSERT_TRUE(op.Iterate());
+  op.GetTensorC(global(out)[50]);
+  for (std::size_t c = 0; c < 16; ++c)
+    for (std::size_t i = 50; i < 110; ++i)
+      ASSERT_EQ(static_cast<float>(out[c * 110 + i]), data.gradient[c * 110 + i]) << c << ' ' << i;
+}
+
 TEST(Tiles, HaveBaseMTimesBaseN) {
   const InputProblem p{1, 40, {1, 6, 6}, 3, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}, 10, 16, 18};
   InputData<half> data(p);
