@@ -49,6 +49,7 @@ class Rows final : public SlottedPass {
   std::vector<PhaseSet> sets_;
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
   std::vector<std::vector<Index>> tap_;              // of each set: [member][tap], its index among the taps of w
+  std::vector<Index> order_;                         // the taps as packed, where a source has one result: depthwise
   Index cs_, cd_, max_streams_ = 0;
   bool plain_;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
@@ -140,6 +141,11 @@ bool Rows<T>::plan() {
           for (const Index w : s.phase[2]->offset)
             offsets.push_back(static_cast<std::ptrdiff_t>(c * planes_.channel() + planes_.offset({d, h, w})));
   }
+  for (std::size_t set = 0; set < sets_.size() && cd_ == 1; ++set)
+    for (Index m0 = 0; m0 < sets_[set].members; m0 += kernels_.rows_mr)
+      for (Index t = 0; t < sets_[set].taps; ++t)
+        for (Index m = m0; m < std::min<Index>(m0 + kernels_.rows_mr, sets_[set].members); ++m)
+          order_.push_back(tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]);
   const Index images = p.n * p.groups;
   const Index products = std::max<Index>(1, p.y_plane() * p.taps() * cs_ * cd_ / boxes_);
   batch_ = std::clamp<Index>(kTaskProducts / products, 1, std::max<Index>(1, images * boxes_ / 16));
@@ -173,6 +179,10 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
                    taps_dense ? taps : p.w[2]);
       finite &= all_finite(slot.taps, taps);
       T* weights = slot.weights;
+      if (count == 1 && cd_ == 1) {
+        for (const Index tap : order_) *weights++ = slot.taps[tap];
+        continue;
+      }
       for (std::size_t set = 0; set < sets_.size(); ++set) {
         const PhaseSet& s = sets_[set];
         const Index m = cd_ * s.members;

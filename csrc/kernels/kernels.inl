@@ -182,7 +182,11 @@ void interleave(T* __restrict dst, const T* even, const T* odd, std::int64_t n) 
     storeu(dst + 2 * i, zip<T, false>(a, b));
     storeu(dst + 2 * i + L, zip<T, true>(a, b));
   }
-  for (; i < n; ++i) dst[2 * i] = even[i], dst[2 * i + 1] = odd[i];
+  if (i == n) return;
+  const int left = static_cast<int>(n - i);
+  const V<T> a = load_part(even + i, left), b = load_part(odd + i, left);
+  store_part(dst + 2 * i, zip<T, false>(a, b), 2 * left < L ? 2 * left : L);
+  if (2 * left > L) store_part(dst + 2 * i + L, zip<T, true>(a, b), 2 * left - L);
 }
 
 // ---------------------------------------------------------------------------------------------------------- gather
