@@ -500,6 +500,52 @@ TEST_F(PlanTest, OfOneFunctionRefusesTheOther) {
   EXPECT_THROW(of_backward.forward(data.input(), data.weight(), nullptr, data.results()[0]), Error);
 }
 
+// Rows 16 to 27 of a gradient, from the rows of dy that they read.
+TEST_F(PlanTest, APartWithTheSumsOfTheWholeHasItsBits) {
+  constexpr Index kFirst = 16, kRows = 12, kBorder = 1;
+  for (const Isa isa : kIsas) {
+    if (!supported(isa)) continue;
+    const ScopedIsa scoped(isa);
+    for (const Index channels : {2, 20, 64})
+      for (const DType dtype : {DType::float32, DType::float64}) {
+        const Problem p = problem(2, 1, channels, channels, {1, 40, 40}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+        Problem part = p;
+        part.x[1] = kRows, part.y[1] = kRows + 2 * kBorder, part.pad_before[1] = p.pad_before[1] + kBorder;
+        Request of_whole = backward(p, dtype), of_part = backward(part, dtype);
+        of_whole.output_mask = of_part.output_mask = {true, false, false};
+        // OpenBLAS does not tell its order.
+        if (have_blas() && isa == Isa::generic) of_whole.algorithm = of_part.algorithm = Algorithm::direct;
+        const Plan whole_plan = Plan::make(of_whole);
+        of_part.sums = whole_plan.passes()[0].sums;
+        const Plan part_plan = Plan::make(of_part);
+        EXPECT_EQ(part_plan.passes()[0].sums, of_part.sums) << whole_plan.explain() << part_plan.explain();
+
+        Data whole(of_whole, whole_plan), cut(of_part, part_plan);
+        Random random(7);
+        for (Index i = 0; i < channels * channels * 9; ++i) {
+          const double value = random.real(-1, 1);
+          set(whole.weight().data, dtype, i, value), set(cut.weight().data, dtype, i, value);
+        }
+        for (Index plane = 0; plane < 2 * channels; ++plane)
+          for (Index i = 0; i < 40 * 40; ++i) {
+            const Index row = i / 40 - (kFirst - kBorder);
+            const double value = random.real(-1, 1);
+            set(whole.grad_output().data, dtype, plane * 40 * 40 + i, value);
+            if (row >= 0 && row < part.y[1])
+              set(cut.grad_output().data, dtype, (plane * part.y[1] + row) * 40 + i % 40, value);
+          }
+        whole.run(whole_plan);
+        cut.run(part_plan);
+        const std::vector<double> all = whole.values(), rows = cut.values();
+        for (Index plane = 0; plane < 2 * channels; ++plane)
+          for (Index i = 0; i < kRows * 40; ++i)
+            ASSERT_EQ(rows[static_cast<std::size_t>(plane * kRows * 40 + i)],
+                      all[static_cast<std::size_t>((plane * 40 + kFirst) * 40 + i)])
+                << whole_plan.explain() << part_plan.explain();
+      }
+  }
+}
+
 TEST_F(PlanTest, RoundsResultsToTheDtypesThatTheRequestNames) {
   Request r = backward(kDense);
   const std::vector<double> exact = results_of(r);  // integers that float16 holds

@@ -54,6 +54,7 @@ class BackwardPlan {
       facts["tile"] = py::tuple(py::cast(pass.tile));
       facts["flops"] = pass.flops;
       facts["bytes"] = pass.bytes;
+      facts["sums"] = py::tuple(py::cast(pass.sums));
       passes.append(facts);
     }
     return passes;

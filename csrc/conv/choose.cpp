@@ -71,6 +71,38 @@ std::unique_ptr<Pass> make_direct(PassSpec spec, Algorithm algorithm, bool few, 
   throw Error(ErrorKind::internal, "no algorithm for " + to_string(spec.problem));
 }
 
+// A pass with the sums of another problem, whatever would suit this one better; none where that cannot be.
+template <class T>
+Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& kernels) {
+  for (const std::size_t budget : {spec.budget, kNoLimit}) {
+    spec.budget = budget;
+    std::unique_ptr<GuardedPass> guarded;
+    std::unique_ptr<Pass> pass;
+    switch (static_cast<SumKind>(spec.sums[0])) {
+      case SumKind::reference:
+        pass = make_reference(spec);
+        break;
+      case SumKind::matrix:
+        if constexpr (sizeof(T) == sizeof(float))
+          if (const MatrixKernels* unit = matrix_kernels(active_isa())) guarded = make_matrix(spec, native, *unit);
+        break;
+      case SumKind::winograd:
+        for (const auto& transforms : native.winograd)
+          if (&transforms - native.winograd == spec.sums[2]) guarded = make_winograd(spec, native, &transforms);
+        break;
+      case SumKind::rows:
+        pass = make_rows(spec, native);
+        break;
+      default:
+        pass = make_gather(spec, kernels);
+    }
+    const double time = guarded ? guarded->nanoseconds() : direct_nanoseconds(spec, native.lanes);
+    if (guarded) pass = std::move(guarded);
+    if (pass) return {std::move(pass), time};
+  }
+  return {};
+}
+
 template <class T>
 std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const Problem& p = spec.problem;
@@ -81,10 +113,15 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const bool strict = spec.precision == Precision::strict;
   const bool blas = algorithm == Algorithm::blas ||
                     (algorithm == Algorithm::automatic && !strict && have_blas() && active_isa() == Isa::generic);
-  const bool few = algorithm != Algorithm::blas && few_channels(spec);
+  const KernelSet<T>& kernels = blas ? blas_kernels(native) : native;
   std::vector<Candidate> all;
-  all.push_back({make_direct<T>(spec, algorithm, few, native, blas ? blas_kernels(native) : native),
-                 direct_nanoseconds(spec, native.lanes)});
+  if (spec.sums[0] > 0)
+    if (Candidate one = follow(spec, native, kernels); one.pass) {
+      all.push_back(std::move(one));
+      return all;
+    }
+  const bool few = algorithm != Algorithm::blas && few_channels(spec);
+  all.push_back({make_direct<T>(spec, algorithm, few, native, kernels), direct_nanoseconds(spec, native.lanes)});
   if (algorithm != Algorithm::automatic || blas) return all;
   const auto add = [&](std::unique_ptr<GuardedPass> pass) {
     if (!pass) return;

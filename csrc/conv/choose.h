@@ -13,7 +13,7 @@ namespace convbwd {
 /// A pass, and the time that it is expected to take on one thread.
 struct Candidate {
   std::unique_ptr<Pass> pass;
-  double nanoseconds;
+  double nanoseconds = 0;
   std::string name() const;
 };
 /// All that serve within the budget, which is set here; at least one, the one to take first.

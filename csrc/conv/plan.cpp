@@ -205,7 +205,8 @@ void Plan::Impl::make_pass(const Request& r, std::size_t i) {
                 operands(i, in, target.view),
                 slots > 1 ? 1 : threads,
                 0,
-                rounded ? Precision::strict : r.precision};
+                rounded ? Precision::strict : r.precision,
+                i == 0 ? r.sums : Sums{}};
   if (i == 0) spec.unknown = is_backward != checked.transposed ? Unknown::x : Unknown::y;
   if (one_image) spec.problem.n = spec.operands.x.size[0] = spec.operands.y.size[0] = 1;
   Choice choice;
@@ -281,6 +282,7 @@ std::vector<PassInfo> Plan::passes() const {
     PassInfo info{plan.is_backward ? kNames[i] : "output", output.pass->explain(), x_is_cut ? p.x : p.y,
                   output.pass->tile()};
     if (!output.reason.empty()) info.text += "; " + output.reason;
+    if (i == 0) info.sums = output.pass->summation();
     if (i == 2) {
       info.bytes = bytes(plan.in[0]) + result;
       info.flops = bytes(plan.in[0]) / static_cast<double>(size_of(plan.in[0].dtype));

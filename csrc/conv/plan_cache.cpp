@@ -36,6 +36,7 @@ PlanKey::PlanKey(const Request& r, int threads, int isa) {
   if (r.bias_sizes) add(*r.bias_sizes);
   for (const Shape* s : {&r.stride, &r.padding, &r.dilation, &r.output_padding}) add(*s);
   for (const Shape& s : r.result_strides) add(s);
+  for (const std::int64_t n : r.sums) add(n);
   for (const auto& dtype : r.result_dtypes) add(dtype ? static_cast<std::int64_t>(*dtype) : -1);
 }
 

@@ -24,6 +24,7 @@ class Gather final : public SlottedPass {
   Index3 tile() const override {
     return {box_q_[0] * maps_[0].dst_step, box_q_[1] * maps_[1].dst_step, box_q_[2] * maps_[2].dst_step};
   }
+  Sums summation() const override { return sums_of(SumKind::gather, 0, 0, chunk_); }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:

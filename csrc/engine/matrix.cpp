@@ -23,6 +23,9 @@ class Matrix final : public GuardedPass {
   Index3 tile() const override {
     return {layout_.box[0] * maps_[0].dst_step, layout_.box[1] * maps_[1].dst_step, layout_.box[2] * maps_[2].dst_step};
   }
+  Sums summation() const override {
+    return sums_of(SumKind::matrix, layout_.chunk, layout_.part, direct_->summation()[3]);
+  }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
@@ -157,6 +160,11 @@ bool Matrix::plan() {
 bool Matrix::search(Mode mode, Index least) {
   const Problem& p = spec_.problem;
   Layout l{mode, count_, p.n, blocks_, 1, panels_};
+  const bool fixed = spec_.sums[1] > 0;
+  if (fixed) {
+    l.chunk = std::min(blocks_, spec_.sums[1]), l.part = std::clamp<Index>(spec_.sums[2], 1, l.chunk);
+    if ((mode == Mode::packed && l.part < l.chunk) || (mode == Mode::shared && l.chunk < blocks_)) return false;
+  }
   const auto halve = [](Index& v) { v = ceil_div(v, 2); };
   const auto flat = [&] { return Planes(maps_, l.box).channel(); };
   const auto shrink_box = [&](Index least_pixels) {
@@ -177,14 +185,15 @@ bool Matrix::search(Mode mode, Index least) {
   if (mode == Mode::shared) {
     if (panels_ == 1) return false;
     l.panels = 1;
-    l.part = std::clamp<Index>(kPanelBytes / (2 * panel_block()), 1, blocks_);
+    if (!fixed) l.part = std::clamp<Index>(kPanelBytes / (2 * panel_block()), 1, blocks_);
   }
   while (l.chunk * block_bytes * l.batch * flat() > kSourceBytes || (mode != Mode::shared && count() < kMinTasks))
     if (!shrink_box(4 * kLeastPixels)) break;
   for (;;) {
     if (mode != Mode::shared) {
-      while (l.chunk > 1 && l.chunk * block_bytes * l.batch * flat() > kSourceBytes) halve(l.chunk);
-      l.part = mode == Mode::packed ? l.chunk : std::clamp<Index>(kPanelBytes / (2 * panel_block()), 1, l.chunk);
+      while (!fixed && l.chunk > 1 && l.chunk * block_bytes * l.batch * flat() > kSourceBytes) halve(l.chunk);
+      if (!fixed)
+        l.part = mode == Mode::packed ? l.chunk : std::clamp<Index>(kPanelBytes / (2 * panel_block()), 1, l.chunk);
       l.panels = panels_;
       if (l.chunk < blocks_)
         while (l.panels > 1 && l.panels * panel_channels_ * rows_ * l.batch * flat() * 4 > kResultBytes)
@@ -193,7 +202,7 @@ bool Matrix::search(Mode mode, Index least) {
     }
     if (configure(l, least)) return true;
     if (shrink_box(kLeastPixels)) continue;
-    if (mode == Mode::shared || l.chunk == 1) return false;
+    if (fixed || mode == Mode::shared || l.chunk == 1) return false;
     halve(l.chunk);
   }
 }

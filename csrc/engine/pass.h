@@ -34,7 +34,14 @@ struct PassSpec {
   int threads = 1;
   std::size_t budget = 0;  // bytes of workspace to stay within, for dense operands
   Precision precision = Precision::default_;
+  Sums sums{};  // of an image, to be kept; zeros leave them to the pass
 };
+
+/// The kinds of Sums: {kind, chunk, part or transforms, chunk of the direct pass}, in the units of the pass.
+enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, winograd };
+inline Sums sums_of(SumKind kind, Index chunk, Index part, Index direct) {
+  return {static_cast<Index>(kind), chunk, part, direct};
+}
 
 /// The operands as they would be if all were dense. Passes choose tiles and decide whether they fit for these, so that
 /// strides never change the order of a sum or the shape of a BLAS call.
@@ -50,6 +57,8 @@ class Pass {
   virtual std::string explain() const = 0;
   /// Positions of the image of y (of x for unknown x) that are worked on at a time; zeros where it is not cut.
   virtual Index3 tile() const { return {}; }
+  /// Of a pass for an image.
+  virtual Sums summation() const { return {}; }
   /// `workspace` holds workspace_bytes(), aligned to 64.
   virtual void run(const Operands& operands, std::byte* workspace) const = 0;
 };

@@ -42,6 +42,8 @@ class Reference final : public Pass {
   std::size_t workspace_bytes() const override { return 0; }
   std::string explain() const override { return "reference: plain loops, double accumulation, no workspace"; }
 
+  Sums summation() const override { return sums_of(SumKind::reference, 0, 0, 0); }
+
   void run(const Operands& o, std::byte*) const override {
     const View& a = spec_.unknown == Unknown::x ? o.y : o.x;
     const View& b = spec_.unknown == Unknown::w ? o.y : o.w;

@@ -25,6 +25,7 @@ class Rows final : public SlottedPass {
   Index3 tile() const override {
     return {box_q_[0] * maps_[0].dst_step, box_q_[1] * maps_[1].dst_step, box_q_[2] * maps_[2].dst_step};
   }
+  Sums summation() const override { return sums_of(SumKind::rows, chunk_, 0, 0); }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
@@ -102,7 +103,8 @@ template <class T>
 bool Rows<T>::plan() {
   const Problem& p = spec_.problem;
   const Index budget = static_cast<Index>(spec_.budget), limit = std::min(budget, kBoxBytes);
-  chunk_ = cs_;
+  const bool fixed = spec_.sums[1] > 0;
+  chunk_ = fixed ? std::min(cs_, spec_.sums[1]) : cs_;
   box_q_ = count_;
   Index bytes;
   while ((bytes = measure()) > limit) {
@@ -113,13 +115,13 @@ bool Rows<T>::plan() {
       box_q_[1] = ceil_div(box_q_[1], 2);
     else if (box_q_[2] > 512)
       box_q_[2] = ceil_div(box_q_[2], 2);
-    else if (chunk_ > 8)
+    else if (chunk_ > 8 && !fixed)
       chunk_ = ceil_div(chunk_, 2);
     else if (bytes <= budget)
       break;
     else if (box_q_[1] > 1)
       box_q_[1] = ceil_div(box_q_[1], 2);
-    else if (chunk_ > 1)
+    else if (chunk_ > 1 && !fixed)
       chunk_ = ceil_div(chunk_, 2);
     else if (box_q_[2] > kernels_.lanes)
       box_q_[2] = ceil_div(box_q_[2], 2);

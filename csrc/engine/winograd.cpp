@@ -51,6 +51,10 @@ class Winograd final : public Tiled<T> {
     return s.str();
   }
 
+  Sums summation() const override {
+    return sums_of(SumKind::winograd, chunk_, &transforms_ - kernels_.winograd, direct_->summation()[3]);
+  }
+
   void run(const Operands& operands, std::byte* workspace) const override {
     const Operands o = in_order(operands, Base::order_);
     Carver shared(workspace);
@@ -113,7 +117,7 @@ class Winograd final : public Tiled<T> {
     together_ = all < kMinTasks && panels_ > 1;
     if (prepack && boxes_ == 1) return false;
     const Index most = std::max(lanes_, (prepack ? 2 : 1) * kChunk / (depth_ + 1));
-    chunk_ = round_up(ceil_div(cs_, ceil_div(cs_, most)), lanes_);
+    chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : ceil_div(cs_, ceil_div(cs_, most)), lanes_);
     ustep_ = pitch((prepack ? cs_ : chunk_) * depth_ * width_);
     vstep_ = pitch(ceil_div(cs_, chunk_) * source_tiles_ * chunk_);
     mstep_ = pitch(step_.tiles() * width_);

@@ -11,6 +11,7 @@ class _Pass(TypedDict):
     tile: tuple[int, int, int]
     flops: float
     bytes: float
+    sums: tuple[int, int, int, int]
 
 class Plan:
     def __init__(
@@ -74,6 +75,7 @@ def convolution_backward(
     out: Sequence[NDArray[Any] | None] | None = None,
     accumulate: bool = False,
     per_sample: bool = False,
+    sums: Sequence[SupportsIndex] = (0, 0, 0, 0),
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
 def as_array(argument: Any) -> NDArray[Any]: ...
 def output(

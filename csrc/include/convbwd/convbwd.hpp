@@ -55,6 +55,7 @@ struct Request {
   Soc soc = Soc::a2;
   bool accumulate = false;  ///< convolution_backward: results are added to what is there, in the type of the result
   bool per_sample = false;  ///< convolution_backward: grad_weight and grad_bias of each image, with a leading N axis
+  Sums sums{};              ///< of grad_input or output: those of the image that the request is a part of
 };
 
 /// Shape (channels-first) and dtype of a result.
@@ -71,6 +72,7 @@ struct PassInfo {
   std::array<std::int64_t, 3> tile;   ///< and of a tile; zeros where the pass does not cut it
   double flops = 0;                   ///< two for each product of the definition; for a bias gradient one an element
   double bytes = 0;                   ///< of the operands and the result: each read or written once
+  Sums sums{};                        ///< of grad_input or output
 };
 
 /// How one call will be carried out: immutable, made without touching tensor memory, safe to execute from many threads

@@ -71,6 +71,12 @@ class Error : public std::runtime_error {
 
 using Shape = std::vector<std::int64_t>;
 
+/// In which order the products of an element of an image are summed, as far as the extents of the image decide it: the
+/// kind of pass and its blocking. PassInfo tells that of a plan. A Request for a part of an image that is given that of
+/// the whole one gets the same bits, if the part holds whole tiles of the transforms, and a value that a pass leaves to
+/// the direct ones is in no part or in all. All zeros: as suits the request.
+using Sums = std::array<std::int64_t, 4>;
+
 /// A tensor that somebody else owns. Axes are in channels-first order whatever the memory order is:
 /// strides, in elements, may be negative, zero (inputs only) or permuted; empty strides mean C-contiguous.
 /// Images are (N, C, *spatial), weights (C_out, C_in / groups, *kernel), transposed (C_in, C_out / groups, *kernel).
