@@ -39,10 +39,10 @@ __all__ = [
     "set_num_threads",
 ]
 
-_OPTIONAL = ("autograd", "jax", "threadpoolctl", "torch")  # modules for those who have the library of that name
+_OPTIONAL = ("autograd", "dask", "jax", "threadpoolctl", "torch")  # modules for those who have the library of that name
 
 if TYPE_CHECKING:
-    from convbwd import autograd, jax, threadpoolctl, torch  # noqa: F401
+    from convbwd import autograd, dask, jax, threadpoolctl, torch  # noqa: F401
 else:
 
     def __getattr__(name: str) -> Any:

@@ -1,0 +1,208 @@
+"""Gradients of Dask arrays: the bits of those in memory, for any chunks and any scheduler; volumes beyond memory."""
+
+import doctest
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import convbwd
+from cases import Case, compare, exact_results, first, reference
+from numerics import MEMORY, TABLES, decode
+from strategies import cases
+
+da = pytest.importorskip("dask.array")
+dask = pytest.importorskip("dask")
+convbwd_dask = pytest.importorskip("convbwd.dask")
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "dask_volume.py"
+BUILD = convbwd.build_info()
+# OpenBLAS does not tell its order of sums.
+ALGORITHMS = ("direct", "reference") if BUILD["isa"] == "generic" and BUILD["blas"] != "none" else ("auto", "direct")
+# The types that NumPy knows; codes in integers are not for Dask.
+PLAIN = tuple(name for name in MEMORY if MEMORY[name] != np.uint8)
+
+
+def chunked(rng: np.random.Generator, array: Any, most: int = 3) -> Any:
+    """Return a Dask array with random chunks, some of them empty."""
+    chunks = []
+    for size in array.shape:
+        cuts = np.sort(rng.integers(0, size + 1, rng.integers(0, most)))
+        chunks.append(tuple(np.diff([0, *cuts, size]).tolist()))
+    return da.from_array(array, chunks=tuple(chunks))
+
+
+def same_bits(got: Any, expected: Any) -> None:
+    """Compare arrays bit by bit; all NaNs count as one."""
+    assert got.shape == expected.shape and got.dtype == expected.dtype
+    wrong = (got.view(f"u{got.itemsize}") != expected.view(f"u{got.itemsize}")) & ~(np.isnan(got) & np.isnan(expected))
+    assert not wrong.any(), f"{wrong.sum()} of {wrong.size} differ, the first at {first(wrong)}"
+
+
+def arguments(case: Case) -> dict[str, Any]:
+    """Return those of a case that Dask arrays have."""
+    return {
+        name: value
+        for name, value in case.arguments().items()
+        if name not in ("data_format", "cube_math_type", "soc", "dtype")
+    }
+
+
+@settings(max_examples=150)
+@given(
+    case=cases(scale=2, channels_last=False, cube_math_type=0, soc="a2", mask=(True, True, True)),
+    algorithm=st.sampled_from(ALGORITHMS),
+    nonfinite=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_chunks(case: Case, algorithm: str, nonfinite: bool, seed: int) -> None:
+    assume(all(dtype in PLAIN for dtype in case.dtypes))
+    if nonfinite and algorithm != "auto":
+        case = Case(**{**vars(case), "data": "nonfinite"})
+    rng = np.random.default_rng(seed)
+    operands = case.operands()
+    options = {**arguments(case), "algorithm": algorithm}
+    expected = convbwd.convolution_backward(*operands[:3], **options)
+    lazy = convbwd_dask.convolution_backward(*(chunked(rng, a) for a in operands[:3]), **options)
+    with np.errstate(all="ignore"):
+        gradients = dask.compute(*lazy, scheduler="synchronous")
+        same_bits(gradients[0], expected[0])
+        exact = reference(case, operands)
+        magnitude = exact_results(
+            case, [np.abs(decode(a, d)) for a, d in zip(operands, (*case.dtypes, case.bias_dtype), strict=True)]
+        )
+        outputs = (case.batch or 1) * math.prod(case.output_size)
+        products = (case.batch or 1) * math.prod(case.input_size if case.transposed else case.output_size)
+        for i, terms in ((1, products), (2, outputs)):
+            assert lazy[i].shape == gradients[i].shape == expected[i].shape
+            assert lazy[i].dtype == gradients[i].dtype == expected[i].dtype
+            narrow = case.dtypes[0] in TABLES
+            dtype = "float32" if narrow else next(name for name in PLAIN if MEMORY[name] == expected[i].dtype)
+            compare(
+                ("grad_weight", "grad_bias")[i - 1], case, "direct", gradients[i], dtype, exact[i], magnitude[i], terms
+            )
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("precision", ["strict", "default", "fast"])
+@pytest.mark.parametrize(
+    ("channels", "size", "kernel", "stride"),
+    [
+        ((64, 48), (37, 41), (3, 3), 1),  # Winograd's, or a matrix unit's
+        ((48, 40), (33, 30), (5, 5), 1),
+        ((40, 96), (30, 35), (2, 2), 2),  # patches
+        ((33, 64), (31, 29), (3, 3), 2),
+        ((32, 33), (11, 13, 12), (3, 3, 3), 1),
+        ((64, 64), (200,), (3,), 1),
+    ],
+)
+def test_many_channels(
+    rng: np.random.Generator,
+    channels: tuple[int, int],
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: int,
+    precision: str,
+    transposed: bool,
+) -> None:
+    """What passes of many channels do differently for small and large images."""
+    ci, co = channels
+    x = rng.standard_normal((2, ci, *size), np.float32)
+    w = rng.standard_normal((ci, co, *kernel) if transposed else (co, ci, *kernel), np.float32)
+    options = {"stride": stride, "padding": 1, "transposed": transposed, "precision": precision}
+    options |= {"algorithm": ALGORITHMS[0]}
+    dy = rng.standard_normal(convbwd.convolution(x, w, **options).shape, np.float32)
+    expected = convbwd.convolution_backward(dy, x, w, output_mask=(True, False, False), **options)[0]
+    for _ in range(2):
+        lazy = convbwd_dask.convolution_backward(
+            chunked(rng, dy), chunked(rng, x), w, output_mask=(True, False, False), **options
+        )
+        assert lazy[1] is lazy[2] is None
+        same_bits(lazy[0].compute(scheduler="synchronous"), expected)
+
+
+def test_bits_do_not_depend_on_workers(rng: np.random.Generator) -> None:
+    dy, x = (rng.standard_normal((4, 6, 20, 18), np.float32) for _ in range(2))
+    arrays = [chunked(rng, dy, 5), chunked(rng, x, 5), rng.standard_normal((6, 3, 3, 3), np.float32)]
+    results = []
+    for options in ({"scheduler": "synchronous"}, *({"scheduler": "threads", "num_workers": n} for n in (1, 2, 7))):
+        for _ in range(2):
+            lazy = convbwd_dask.convolution_backward(*arrays, padding=1, groups=2)
+            results.append([gradient.tobytes() for gradient in dask.compute(*lazy, **options)])
+    assert all(result == results[0] for result in results)
+
+
+def test_results_have_the_chunks_of_the_input(rng: np.random.Generator) -> None:
+    x = da.zeros((5, 12, 9, 10), chunks=((2, 3), (4, 2, 2, 4), (4, 5), (10,)))
+    dx, dw, db = convbwd_dask.convolution_backward(
+        da.zeros((5, 24, 9, 10), chunks=(5, 6, 3, 3)), x, np.ones((24, 4, 3, 3)), padding=1, groups=3
+    )
+    assert dx.chunks == ((2, 3), (4, 4, 4), (4, 5), (10,))
+    assert dw.chunks == ((8, 8, 8), (4,), (3,), (3,))
+    assert db.chunks == ((6, 6, 6, 6),)
+    dx, _, _ = convbwd_dask.convolution_backward(dx[0, :4], dx[0, :4], np.ones((4, 4, 3, 3)), padding=1)
+    assert dx.shape == (4, 9, 10)
+
+
+def never(block: Any) -> Any:
+    raise AssertionError("a block was computed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"groups": 3}, ValueError, "input channels must be divisible by groups = 3, got 4"),
+        ({"stride": 0}, ValueError, "stride must be at least 1, got 0"),
+        ({"padding": (1, 2, 3)}, ValueError, "padding must be an int or have length"),
+        ({"bias_sizes": (7,)}, ValueError, r"bias_sizes must be None or \(C_out,\) = \(6,\), got \(7,\)"),
+        ({"output_mask": (True, True)}, ValueError, "output_mask must be a sequence of 3 bools"),
+        ({"precision": "exact"}, ValueError, "precision must be 'default', 'strict' or 'fast', got 'exact'"),
+        ({"transposed": True}, ValueError, r"weight.shape\[0\] must be input channels = 4, got 6"),
+        ({"groups": 1.5}, TypeError, "groups must be an int, got float"),
+    ],
+)
+def test_errors_are_raised_before_a_graph_runs(changes: dict[str, Any], kind: type[Exception], message: str) -> None:
+    dy, x = (da.zeros((2, c, 8, 8), chunks=3).map_blocks(never, dtype=float, meta=np.empty(0)) for c in (6, 4))
+    w = da.zeros((6, 4, 3, 3)).map_blocks(never, dtype=float, meta=np.empty(0))
+    convbwd_dask.convolution_backward(dy, x, w, padding=1)  # computes nothing
+    with pytest.raises(kind, match=f"^convolution_backward: {message}"):
+        convbwd_dask.convolution_backward(dy, x, w, **{"padding": 1, **changes})
+
+
+def test_refuses_what_cannot_be_planned() -> None:
+    x = da.zeros((2, 4, 8, 8), chunks=3)
+    with pytest.raises(ValueError, match=r"grad_output\.shape must be the output shape = \(2, 6, 6, 6\)"):
+        convbwd_dask.convolution_backward(da.zeros((2, 6, 8, 8)), x, np.ones((6, 4, 3, 3)))
+    with pytest.raises(TypeError, match=r"input\.dtype must be float64, float32"):
+        convbwd_dask.convolution_backward(da.zeros((2, 6, 6, 6)), x.astype(int), np.ones((6, 4, 3, 3)))
+    unknown = x[x[:, 0, 0, 0] > 0]
+    with pytest.raises(ValueError, match=r"^convolution_backward: input must have chunks of known sizes"):
+        convbwd_dask.convolution_backward(da.zeros((2, 6, 6, 6)), unknown, np.ones((6, 4, 3, 3)))
+
+
+def test_examples_of_the_docstrings() -> None:
+    results = doctest.testmod(convbwd_dask)
+    assert results.attempted > 0 and results.failed == 0
+
+
+def test_volumes_larger_than_memory() -> None:
+    """The example, on threads and on a cluster of two processes: four times the memory that they may take."""
+    pytest.importorskip("distributed")
+    sums = []
+    for options in ([], ["--processes", "2"]):
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLE), "--cap", "48", *options], capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        assert "volume and gradient: 192 MiB; memory to be taken: 48 MiB" in done.stdout
+        assert "memory for the whole volume at once: False" in done.stdout
+        assert "same bits as in memory: True" in done.stdout
+        sums.append(re.search("sums of the gradients of weight and bias: (.*)", done.stdout)[1])
+    assert sums[0] == sums[1]
