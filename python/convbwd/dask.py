@@ -100,17 +100,18 @@ def _axes(x: da.Array, y: da.Array, w: da.Array, stride: Any, padding: Any, dila
 
 @dataclasses.dataclass(frozen=True)
 class _Region:
-    """A part of an array, put together from the blocks that hold it: for each, what of it goes where."""
+    """A part of an array, put together from the blocks that hold it: for each axis, what of a block goes where."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    pieces: tuple[tuple[tuple[slice, ...], tuple[slice, ...]], ...]
+    cuts: tuple[tuple[tuple[slice, slice], ...], ...]
 
     def __call__(self, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
         if len(blocks) == 1:
-            return blocks[0][self.pieces[0][0]]
+            return blocks[0][tuple(source for ((source, _),) in self.cuts)]
         whole = np.empty(self.shape, self.dtype)
-        for block, (source, target) in zip(blocks, self.pieces, strict=True):
+        for block, cuts in zip(blocks, itertools.product(*self.cuts), strict=True):
+            source, target = zip(*cuts, strict=True)
             whole[target] = block[source]
         return whole
 
@@ -122,21 +123,16 @@ class _Blocks:
         self._array = array
         self.ranges = [list(itertools.pairwise(np.cumsum([0, *chunks]).tolist())) for chunks in array.chunks]
 
-    def region(self, *ranges: Range) -> tuple[_Region, list[Any]]:
+    def region(self, *region: Range) -> tuple[_Region, list[Any]]:
         """Return a region and the keys of its blocks."""
-        pieces, keys = [], []
-        held = [
-            [(i, max(low, a), min(high, b), a) for i, (a, b) in enumerate(axis) if max(low, a) < min(high, b)]
-            for axis, (low, high) in zip(self.ranges, ranges, strict=True)
-        ]
-        for parts in itertools.product(*held):
-            keys.append((self._array.name, *(i for i, _, _, _ in parts)))
-            source = tuple(slice(low - a, high - a) for _, low, high, a in parts)
-            target = tuple(
-                slice(low - start, high - start) for (_, low, high, _), (start, _) in zip(parts, ranges, strict=True)
-            )
-            pieces.append((source, target))
-        return _Region(tuple(b - a for a, b in ranges), self._array.dtype, tuple(pieces)), keys
+        numbers, cuts = [], []
+        for blocks, (first, last) in zip(self.ranges, region, strict=True):
+            held = [(i, max(first, a), min(last, b), a) for i, (a, b) in enumerate(blocks) if a < last and b > first]
+            held = [piece for piece in held if piece[1] < piece[2]]  # without empty blocks
+            numbers.append([i for i, _, _, _ in held])
+            cuts.append(tuple((slice(low - a, high - a), slice(low - first, high - first)) for _, low, high, a in held))
+        keys = list(itertools.product([self._array.name], *numbers))
+        return _Region(tuple(b - a for a, b in region), self._array.dtype, tuple(cuts)), keys
 
 
 @dataclasses.dataclass(frozen=True)
