@@ -151,6 +151,25 @@ def test_results_have_the_chunks_of_the_input(rng: np.random.Generator) -> None:
     assert dx.shape == (4, 9, 10)
 
 
+def test_results_of_different_calls_have_different_names(rng: np.random.Generator) -> None:
+    """Dask takes arrays of one name for the same."""
+    dy, x = (da.from_array(rng.standard_normal((2, 4, 8, 8), np.float32), chunks=4) for _ in range(2))
+    w = rng.standard_normal((4, 4, 3, 3), np.float32)
+    calls = [
+        convbwd_dask.convolution_backward(dy, x, w, padding=1),
+        convbwd_dask.convolution_backward(dy, x, w, padding=1, precision="strict"),
+        convbwd_dask.convolution_backward(dy, x.astype(np.float64), w, padding=1),
+        convbwd_dask.convolution_backward(dy, x, w.astype(np.float64), padding=1),
+        convbwd_dask.convolution_backward(dy, x, w[:, :2], padding=1, groups=2),
+        convbwd_dask.convolution_backward(dy, x, w, padding=2, dilation=2),
+        convbwd_dask.convolution_backward(dy, x, w, padding=1, transposed=True),
+    ]
+    names = [gradient.name for call in calls for gradient in call]
+    assert len(set(names)) == len(names)
+    again = convbwd_dask.convolution_backward(dy, x, w, padding=1)
+    assert [gradient.name for gradient in again] == names[:3]
+
+
 def never(block: Any) -> Any:
     raise AssertionError("a block was computed")
 

@@ -231,6 +231,10 @@ class _Call:
         transposed: bool = self.options["transposed"]
         return transposed
 
+    def name(self, result: str) -> str:
+        """Return a name for a result, which differs where anything else does."""
+        return f"convbwd-{result}-{tokenize(*(getattr(self, field.name) for field in dataclasses.fields(self)))}"
+
     def group_ranges(self) -> list[Range]:
         """Cut the groups where the chunks of the input are cut."""
         channels = self.input.shape[1] // self.groups
@@ -254,7 +258,7 @@ class _Call:
         }
 
     def input_gradient(self) -> da.Array:
-        name = "convbwd-dx-" + tokenize(self.grad_output, self.input.chunks, self.weight, self.options, self.axes)
+        name = self.name("dx")
         to_x = not self.transposed
         tile = _TILE if self.sums[0] == _WINOGRAD else 1
         dtype = self.results[0][1]
@@ -302,7 +306,7 @@ class _Call:
             yield part, source_keys, other_keys
 
     def weight_gradient(self) -> da.Array:
-        name = "convbwd-dw-" + tokenize(self.grad_output, self.input, self.weight.shape, self.options, self.axes)
+        name = self.name("dw")
         graph: Graph = {}
         sizes, rest = [], [0] * (self.weight.ndim - 1)
         for number, group in enumerate(self.group_ranges()):
@@ -317,7 +321,7 @@ class _Call:
         return da.Array(graph, name, chunks, dtype=self.results[1][1])
 
     def bias_gradient(self) -> da.Array:
-        name = "convbwd-db-" + tokenize(self.grad_output)
+        name = self.name("db")
         graph: Graph = {}
         channels = self.grad_output.chunks[1]
         for i in range(len(channels)):
@@ -367,7 +371,7 @@ def convolution_backward(
     grad_output : dask array or array_like, shape (N, C_out, \*O)
     input : dask array or array_like, shape (N, C_in, \*I)
         Chunked in any way, independently of each other. Channels are taken group by group: chunks that do not end
-        where a group of channels ends are put together.
+        where a group of channels ends are put together. Channels come first; `dask.array.moveaxis` costs no copy.
     weight : dask array or array_like, shape (C_out, C_in / groups, \*k); if transposed (C_in, C_out / groups, \*k)
         Must fit into memory.
     bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
