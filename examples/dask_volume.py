@@ -88,6 +88,8 @@ def main():
         weight = np.random.default_rng(2).standard_normal((CHANNELS, CHANNELS, 3, 3, 3), np.float32)
         print(f"volume and gradient: {(x.nbytes + dy.nbytes) / MIB:.0f} MiB; memory to be taken: {cap / MIB:.0f} MiB")
 
+        # Dask's workers are the threads; others would only take memory for their stacks.
+        in_each_process(convbwd.set_num_threads, 1)
         in_each_process(limit_memory, cap // max(1, options.processes))
         print("memory for the whole volume at once:", any(in_each_process(fits, x.nbytes)))
 
