@@ -108,8 +108,10 @@ template <class T>
 void check_problem(const Problem& p, Random& random) {
   constexpr DType t = compute_dtype<T>;
   constexpr Layouts kOther{Layout::channels_last, Layout::permuted, Layout::channels_last};
+  constexpr Layouts kBlocked{Layout::blocked, Layout::blocked, Layout::blocked};
   for (const Unknown unknown : kUnknowns) {
     Call calls[] = {Call(p, unknown, {t, t, t}), Call(p, unknown, {t, t, t}, kOther, true),
+                    Call(p, unknown, {t, t, t}, kBlocked, true),
                     random_call<T>(p, unknown, random)};
     for (Call& call : calls) {
       check_call<T>(call, unknown, random);
@@ -156,7 +158,7 @@ TEST_P(HardProblem, HasTheSameBitsForAllThreadsAndLayouts) {
         for (const std::size_t budget : {kNoLimit, std::size_t{64} << 10}) {
           std::vector<double> expected;
           for (const int threads : {1, 2, 3, 7})
-            for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::reversed}) {
+            for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::reversed, Layout::blocked}) {
               Random random(24);  // the same numbers in every layout
               set_num_threads(threads);
               Call call(p, unknown, {DType::float32, DType::bfloat16, DType::float32}, {layout, layout, layout});

@@ -106,7 +106,7 @@ void check_all(const Call& call, std::size_t number) {
 template <class T>
 void check_integers(const Problem& p) {
   constexpr DType t = compute_dtype<T>;
-  const Layouts dense{}, other{Layout::channels_last, Layout::permuted, Layout::gaps};
+  const Layouts dense{}, other{Layout::channels_last, Layout::permuted, Layout::blocked};
   Random random(41);
   for (const Unknown unknown : kUnknowns)
     for (const auto& [types, layouts] : {std::pair{Types{t, t, t}, dense}, std::pair{Types{t, t, t}, other},
@@ -151,7 +151,7 @@ TEST_P(Winograd, HasTheSameBitsForAllThreadsAndLayouts) {
       for (const std::size_t budget : {kNoLimit, std::size_t{3} << 19}) {
         std::vector<double> expected;
         for (const int threads : {1, 2, 3, 7})
-          for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::reversed}) {
+          for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::blocked}) {
             Random random(43);  // the same numbers in every layout
             set_num_threads(threads);
             Call call(GetParam(), unknown, {DType::float32, DType::bfloat16, DType::float32}, {layout, layout, layout},

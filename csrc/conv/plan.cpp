@@ -2,6 +2,7 @@
 // algorithms chosen here, and nowhere else.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "engine/pass.h"
 #include "format/add.h"
 #include "format/copy.h"
+#include "format/layouts.h"
 #include "kernels/list.h"
 
 namespace convbwd {
@@ -24,8 +26,10 @@ namespace {
 
 constexpr std::size_t kCachedPlans = 256;  // the layers of a large network, each way
 
-// A tensor as a five-axis view. Axes of size one get the stride that a dense tensor would have.
-View five_axes(const Tensor& t, bool unbatched) {
+// A tensor as a five-axis view. Axes of size one get the stride that a dense tensor would have. Weights that are packed
+// have groups.
+View five_axes(const Tensor& t, bool unbatched, Index groups = 1) {
+  if (t.packing) return packed_view(t.data, t.dtype, *t.packing, t.shape, groups);
   View v{t.data, t.dtype, {1, 1, 1, 1, 1}, {}};
   const std::size_t rank = t.shape.size(), lead = unbatched ? 1 : 0, spatial = rank + lead - 2;
   const auto axis = [&](std::size_t a) { return a + lead < 2 ? a + lead : a + lead + 3 - spatial; };
@@ -55,6 +59,7 @@ View channels_view(const Tensor& t) {
 struct Results {
   View view;
   Index samples = 1, step = 0;
+  std::size_t cleared = 0;  // bytes that begin as zeros, because no element has some of them
 
   View at(Index sample) const {
     View v = view;
@@ -69,7 +74,7 @@ struct Results {
 };
 
 // The tensor of result i.
-Results results_in(Tensor t, std::size_t i, bool per_sample, bool unbatched) {
+Results results_in(Tensor t, std::size_t i, bool per_sample, const Checked& c) {
   Results results;
   if (per_sample && i > 0) {
     results.samples = t.shape[0];
@@ -80,14 +85,18 @@ Results results_in(Tensor t, std::size_t i, bool per_sample, bool unbatched) {
       t.strides.erase(t.strides.begin());
     }
   }
-  results.view = i == 2 ? channels_view(t) : five_axes(t, i == 0 && unbatched);
+  const Index groups = i == 1 ? c.problem.groups : 1;
+  results.view = i == 2 ? channels_view(t) : five_axes(t, i == 0 && c.unbatched, groups);
+  if (t.packing)
+    if (const Index all = packed_elements(t.dtype, *t.packing, t.shape, groups); all != results.elements())
+      results.cleared = static_cast<std::size_t>(all) * size_of(t.dtype);
   return results;
 }
 
 // Where result i will be written.
 Results results_view(const Request& r, const Checked& c, std::size_t i) {
-  Tensor t{nullptr, c.results[i].dtype, c.results[i].shape, r.result_strides[i]};
-  if (i == 0 && r.channels_last && t.strides.empty()) {
+  Tensor t{nullptr, c.results[i].dtype, c.results[i].shape, r.result_strides[i], r.result_packings[i]};
+  if (i == 0 && r.channels_last && t.strides.empty() && !t.packing) {
     const std::size_t channel = c.unbatched ? 0 : 1, rank = t.shape.size();
     t.strides.resize(rank);
     Index dense = t.shape[channel];
@@ -95,7 +104,7 @@ Results results_view(const Request& r, const Checked& c, std::size_t i) {
     t.strides[channel] = 1;
     if (!c.unbatched) t.strides[0] = dense;
   }
-  return results_in(std::move(t), i, r.grad_output && r.per_sample, c.unbatched);
+  return results_in(std::move(t), i, r.grad_output && r.per_sample, c);
 }
 
 // Results that no product enters: zeros, or each channel's bias where there is one.
@@ -164,7 +173,7 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads
   impl->threads = threads;
   if (r.grad_output) impl->in[0] = five_axes(*r.grad_output, c.unbatched);
   impl->in[1] = five_axes(r.input, c.unbatched);
-  impl->in[2] = five_axes(r.weight, false);
+  impl->in[2] = five_axes(r.weight, false, c.problem.groups);
   for (std::size_t i = 0; i < 3; ++i) impl->in[i].dtype = c.operands[i];
   for (std::size_t i = 0; i < 3; ++i) {
     Output& output = impl->outputs[i];
@@ -172,7 +181,7 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads
     if (!output.wanted) continue;
     output.out = output.target = results_view(r, c, i);
     if (impl->accumulate) {
-      output.target.view.stride = packed_strides(output.out.view);
+      output.target.view.make_plain(packed_strides(output.out.view));
       output.target.step = output.target.elements() / std::max<Index>(1, output.target.samples);
     }
     impl->make_pass(r, i);
@@ -249,6 +258,7 @@ void Plan::Impl::run(const std::array<View, 3>& in_, const std::array<void*, 3>&
     if (!output.wanted) continue;
     Results out = output.out, target = output.target;
     out.view.data = target.view.data = results[i];
+    if (out.cleared > 0 && !accumulate) std::memset(results[i], 0, out.cleared);
     if (!output.pass) {  // nothing to sum: zeros, or the bias
       for (Index n = 0; n < out.samples && !accumulate; ++n) fill(out.at(n), bias);
       continue;
@@ -316,12 +326,14 @@ namespace {
 
 void match(const View& v, const View& plan, const char* name, bool empty = false) {
   empty |= std::find(v.size.begin(), v.size.end(), 0) != v.size.end();
-  if (v.dtype != plan.dtype || v.size != plan.size || (v.stride != plan.stride && !empty)) refuse(name);
+  const bool placed = v.stride == plan.stride && v.split == plan.split && v.groups == plan.groups;
+  if (v.dtype != plan.dtype || v.size != plan.size || (!placed && !empty)) refuse(name);
 }
 
-View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatched, const char* name) {
+View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatched, const char* name,
+                Index groups = 1) {
   if (t.shape.size() != rank || (!t.strides.empty() && t.strides.size() != rank)) refuse(name);
-  View v = five_axes(t, unbatched);
+  View v = five_axes(t, unbatched, groups);
   match(v, as_stored(plan), name);
   v.dtype = plan.dtype;
   return v;
@@ -338,14 +350,14 @@ void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor
   const std::size_t rank = c.output_shape.size();
   const std::array<View, 3> in{as_planned(grad_output, plan.in[0], rank, c.unbatched, "grad_output"),
                                as_planned(input, plan.in[1], rank, c.unbatched, "input"),
-                               as_planned(weight, plan.in[2], rank + c.unbatched, false, "weight")};
+                               as_planned(weight, plan.in[2], rank + c.unbatched, false, "weight", c.problem.groups)};
   std::array<void*, 3> addresses{};
   for (std::size_t i = 0; i < 3; ++i) {
     if (!plan.outputs[i].wanted) continue;
     const Tensor& t = results[i];
     const Results& planned = plan.outputs[i].out;
     if (t.shape != c.results[i].shape || (!t.strides.empty() && t.strides.size() != t.shape.size())) refuse(kNames[i]);
-    const Results given = results_in(t, i, plan.per_sample, c.unbatched);
+    const Results given = results_in(t, i, plan.per_sample, c);
     match(given.view, planned.view, kNames[i], given.samples == 0);
     if (given.step != planned.step && planned.samples > 1) refuse(kNames[i]);
     addresses[i] = t.data;
@@ -367,7 +379,7 @@ void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias
   if (plan.is_backward) throw Error(ErrorKind::value, "Plan: forward needs a plan for convolution");
   const std::size_t rank = c.output_shape.size();
   const View x = as_planned(input, plan.in[1], rank, c.unbatched, "input");
-  const View w = as_planned(weight, plan.in[2], rank + c.unbatched, false, "weight");
+  const View w = as_planned(weight, plan.in[2], rank + c.unbatched, false, "weight", c.problem.groups);
   const View y = as_planned(output, plan.outputs[0].out.view, rank, c.unbatched, "output");
   if (bias && (bias->shape != Shape{c.output_shape[c.unbatched ? 0 : 1]} || bias->strides.size() > 1)) refuse("bias");
   plan.run({View{}, x, w}, {y.data, nullptr, nullptr}, bias ? channels_view(*bias) : View{}, {});

@@ -17,6 +17,12 @@ void PlanKey::add(const Tensor& tensor) {
   add(static_cast<std::int64_t>(tensor.dtype));
   add(tensor.shape);
   add(tensor.strides);
+  add(tensor.packing);
+}
+
+void PlanKey::add(const std::optional<Packing>& packing) {
+  add(packing ? static_cast<std::int64_t>(packing->format) : -1);
+  if (packing) add(packing->c0);
 }
 
 PlanKey::PlanKey(const Request& r, int threads, int isa) {
@@ -37,6 +43,7 @@ PlanKey::PlanKey(const Request& r, int threads, int isa) {
   for (const Shape* s : {&r.stride, &r.padding, &r.dilation, &r.output_padding}) add(*s);
   for (const Shape& s : r.result_strides) add(s);
   for (const std::int64_t n : r.sums) add(n);
+  for (const auto& packing : r.result_packings) add(packing);
   for (const auto& dtype : r.result_dtypes) add(dtype ? static_cast<std::int64_t>(*dtype) : -1);
 }
 

@@ -28,6 +28,7 @@ class PlanKey {
   void add(std::int64_t number);
   void add(const Shape& shape);
   void add(const Tensor& tensor);
+  void add(const std::optional<Packing>& packing);
 
   std::array<std::int64_t, 120> numbers_;  // three tensors of five axes with strides, results' strides and parameters
   std::size_t count_ = 0, hash_ = 14695981039346656037u;  // FNV-1a's start

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "format/layouts.h"
+
 namespace convbwd {
 namespace {
 
@@ -150,6 +152,24 @@ void check_strides(const Request& r, const char* name, bool is_image, const Shap
   const auto as_given = [&](const Shape& axes) { return is_image ? image(r, axes) : axes; };
   fail(r, name, " must have elements that do not overlap each other, got strides of ", Tuple{as_given(strides)},
        " elements (", name, ".shape=", Tuple{as_given(shape)}, ")");
+}
+
+// A format must be one for such tensors and sizes. An image has no groups.
+void check_packing(const Request& r, const char* name, const Shape& shape, DType dtype,
+                   const std::optional<Packing>& packing, const Shape& strides, std::optional<Index> groups = {}) {
+  if (!packing) return;
+  const MemoryFormat format = packing->format;
+  if (!groups && (format == MemoryFormat::fractal_z || format == MemoryFormat::fractal_z_3d))
+    fail(r, name, " must have a format of images, got ", name_of(format));
+  if (!strides.empty()) fail(r, name, ".strides must be empty where it has a format, got ", Tuple{strides});
+  Sum bytes = static_cast<Index>(size_of(dtype));
+  try {
+    bytes = bytes * packed_elements(dtype, *packing, shape, groups.value_or(1));
+  } catch (const Error& error) {
+    fail(r, name, " must fit its format, got ", name_of(format), ": ", error.what());
+  }
+  if (bytes.overflow)
+    fail(r, name, " must take less than 2**63 bytes, got more in ", name_of(format), " (", geometry(r), ")");
 }
 
 // One value for each canonical dimension; `least` is also what the leading dimensions get that the user does not have.
@@ -385,6 +405,9 @@ Checked check(const Request& r) {
     p.pad_before[c] = before;
   }
 
+  check_packing(r, "input", input, r.input.dtype, r.input.packing, r.input.strides);
+  check_packing(r, "weight", weight, r.weight.dtype, r.weight.packing, r.weight.strides, r.groups);
+
   const Shape per_channel{out_channels.value};
   if (!r.grad_output) {
     if (r.bias && r.bias->shape != per_channel)
@@ -394,6 +417,8 @@ Checked check(const Request& r) {
     result.results[0].shape = result.output_shape;
     check_bytes(r, "output", result.output_shape, result.results[0].dtype);
     check_strides(r, "output", true, result.output_shape, r.result_strides[0]);
+    check_packing(r, "output", result.output_shape, result.results[0].dtype, r.result_packings[0],
+                  r.result_strides[0]);
     return result;
   }
 
@@ -406,6 +431,7 @@ Checked check(const Request& r) {
            Tuple{image(r, grad_output.shape)}, " (", geometry(r), ")");
   }
   check_tensor(r, "grad_output", grad_output);
+  check_packing(r, "grad_output", grad_output.shape, grad_output.dtype, grad_output.packing, grad_output.strides);
   if (r.output_mask[2] && r.bias_sizes && *r.bias_sizes != per_channel)
     fail(r, "bias_sizes must be None or (C_out,) = ", Tuple{per_channel}, ", got ", Tuple{*r.bias_sizes}, " (",
          geometry(r), ")");
@@ -420,7 +446,14 @@ Checked check(const Request& r) {
   static constexpr const char* kNames[] = {"grad_input", "grad_weight", "grad_bias"};
   for (std::size_t i = 0; i < 3; ++i) {
     check_bytes(r, kNames[i], result.results[i].shape, result.results[i].dtype);
-    if (r.output_mask[i]) check_strides(r, kNames[i], i == 0, result.results[i].shape, r.result_strides[i]);
+    if (!r.output_mask[i]) continue;
+    const Result& to = result.results[i];
+    check_strides(r, kNames[i], i == 0, to.shape, r.result_strides[i]);
+    if (r.result_packings[i] && (i == 2 || (i == 1 && r.per_sample)))
+      fail(r, kNames[i], " must have no format", i == 1 ? " where per_sample is True" : "", ", got ",
+           name_of(r.result_packings[i]->format));
+    check_packing(r, kNames[i], to.shape, to.dtype, r.result_packings[i], r.result_strides[i],
+                  i == 1 ? std::optional(r.groups) : std::nullopt);
   }
   return result;
 }

@@ -49,7 +49,6 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
     }
   max_rects_ = runs[0] * runs[1] * runs[2];
   max_streams_ = phases;
-  copy_ = image(spec_.operands).dtype != compute_dtype<T>;
   for (int a = 0; a < 3; ++a) {
     reach_[a] = {maps_[a].src, 0};
     for (const Phase& f : maps_[a].phases)
@@ -57,10 +56,11 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   }
 }
 
-// What the strides of the operands allow to do in place.
+// What the formats of the operands allow to do in place.
 template <class T>
 void Gather<T>::lay_out(const Operands& o) {
-  const View& d = destination(o);
+  const View &d = destination(o), &x = image(o);
+  copy_ = x.dtype != compute_dtype<T> || !x.plain();
   bool taps_everywhere = true, dense_members = d.stride[4] == 1;
   for (const AxisMap& map : maps_)
     for (const Phase& f : map.phases) taps_everywhere &= !f.offset.empty();
@@ -71,8 +71,9 @@ void Gather<T>::lay_out(const Operands& o) {
   }
   member_major_ = d.stride[1] == 1;
   by_runs_ = member_major_ || dense_members;
-  direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.dtype == compute_dtype<T> && d.stride[4] == 1;
-  weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> &&
+  direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.dtype == compute_dtype<T> && d.plain() &&
+            d.stride[4] == 1;
+  weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> && o.w.plain() &&
                       o.w.stride[weight_n_] == 1 && cd_ % kernels_.lanes == 0;
 }
 

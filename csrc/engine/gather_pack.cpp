@@ -71,7 +71,7 @@ template <class T>
 void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k,
                            const Slot& slot, T* panel) const {
   const Problem& p = spec_.problem;
-  const Index sn = w.stride[weight_n_], sk = w.stride[weight_k_], taps = p.taps();
+  const Index sn = w.stride[weight_n_], taps = p.taps();
   const auto& [fd, fh, fw] = s.phase;
   const bool rows_dense = sn == taps && dense_planes(w);
   // Channels of these columns: where all their taps lie in one row of w, it is loaded as a whole for each k.
@@ -90,11 +90,18 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
               ++m;
             }
         for (Index c = 0; c < k; ++c, panel += nr) {
-          const void* from = advance(w.data, w.dtype, c * sk);
+          const void* from = advance(w.data, w.dtype, w.along(weight_k_, c));
           std::fill(panel + n, panel + nr, T{});
-          if (dense || s.members == 1) {
-            const Index step = dense ? 1 : sn;
-            load_row(kernels_, panel, advance(from, w.dtype, n0 * step + slot.member[0]), w.dtype, step, n);
+          if (dense) {
+            load_row(kernels_, panel, advance(from, w.dtype, n0 + slot.member[0]), w.dtype, 1, n);
+            continue;
+          }
+          if (s.members == 1) {
+            for (Index j = 0, run = 0; j < n; j += run) {
+              run = w.run(weight_n_, n0 + j, n - j);
+              const Index at = w.along(weight_n_, n0 + j) + slot.member[0];
+              load_row(kernels_, panel + j, advance(from, w.dtype, at), w.dtype, sn, run);
+            }
             continue;
           }
           if (rows_dense) load_row(kernels_, slot.taps, advance(from, w.dtype, c0 * sn), w.dtype, 1, (c1 - c0) * taps);
@@ -103,7 +110,8 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
             if (rows_dense)
               panel[j] = slot.taps[(channel - c0) * taps + slot.member[member]];
             else
-              load_row(kernels_, panel + j, advance(from, w.dtype, channel * sn + slot.member[member]), w.dtype, 1, 1);
+              load_row(kernels_, panel + j,
+                       advance(from, w.dtype, w.along(weight_n_, channel) + slot.member[member]), w.dtype, 1, 1);
             if (member_major_) {
               if (++channel == channels) channel = 0, ++member;
             } else if (++member == s.members) {

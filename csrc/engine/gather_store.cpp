@@ -48,7 +48,7 @@ void Gather<T>::store_runs(const View& d, Index channels, const Set& s, const Bo
   const auto put = [&](Index at, Index column, Index count, Index place, Index channel) {
     if (!pixels) {
       for (Index j = 0; j < count; ++j)
-        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + (member_major_ ? j : channel), 1);
+        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + channel + (member_major_ ? j : 0), 1);
       return;
     }
     while (count > 0) {
@@ -72,15 +72,17 @@ void Gather<T>::store_runs(const View& d, Index channels, const Set& s, const Bo
             for (const auto& md : fd->members)
               for (const auto& mh : fh->members)
                 for (const auto& mw : fw->members) {
-                  put(at + md.first * d.stride[2] + mh.first * d.stride[3] + mw.first * d.stride[4], column, channels,
-                      place, 0);
-                  column += channels;
+                  const Index member = at + md.first * d.stride[2] + mh.first * d.stride[3] + mw.first * d.stride[4];
+                  for (Index c = 0, run = 0; c < channels; c += run, column += run) {
+                    run = d.run(1, c, channels - c);
+                    put(member + d.along(1, c), column, run, place, c);
+                  }
                 }
           } else {
             for (Index c = 0; c < channels; ++c)
               for (const auto& md : fd->members)
                 for (const auto& mh : fh->members) {
-                  put(at + c * d.stride[1] + md.first * d.stride[2] + mh.first * d.stride[3] + fw->members[0].first,
+                  put(at + d.along(1, c) + md.first * d.stride[2] + mh.first * d.stride[3] + fw->members[0].first,
                       column, width, place, c);
                   column += width;
                 }
@@ -177,7 +179,7 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
                   if (live) base += count * s.members * line;
                 }
                 ++member;
-                const Index at = n * d.stride[0] + (cb + c) * d.stride[1] +
+                const Index at = n * d.stride[0] + d.along(1, cb + c) +
                                  (md.first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
                                  (mh.first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + begin * d.stride[4];
                 store_streams(kernels_, slot.streams, streams, dst_step, begin, end, cleared, slot.bias[cb + c],

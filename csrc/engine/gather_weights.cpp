@@ -144,6 +144,10 @@ bool GatherWeights<T>::plan() {
   // Two slots where they fit, whatever the number of threads is: tiles do not depend on it.
   for (least_slots_ = 2; !search(); --least_slots_)
     if (least_slots_ == 1) return false;
+  if (!(swap_ ? spec_.operands.y : spec_.operands.x).plain()) {
+    copy_ = true;
+    configure(vectors_, rows_, taps_);
+  }
   return true;
 }
 

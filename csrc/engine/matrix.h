@@ -66,7 +66,7 @@ inline FlatPlane flat(const View& image, const Planes& planes, const Planes::Par
 }
 /// Whether its rows are floats side by side.
 inline bool dense_rows(const View& image, const Planes& planes) {
-  return image.dtype == DType::float32 && image.stride[4] == 1 && planes.step(2) == 1;
+  return image.dtype == DType::float32 && image.plain() && image.stride[4] == 1 && planes.step(2) == 1;
 }
 
 class Fit {

@@ -44,9 +44,9 @@ inline Sums sums_of(SumKind kind, Index chunk, Index part, Index direct) {
 }
 
 /// The operands as they would be if all were dense. Passes choose tiles and decide whether they fit for these, so that
-/// strides never change the order of a sum or the shape of a BLAS call.
+/// formats never change the order of a sum or the shape of a BLAS call.
 inline Operands densely(Operands o) {
-  for (View* v : {&o.x, &o.w, &o.y}) v->stride = dense_strides(v->size);
+  for (View* v : {&o.x, &o.w, &o.y}) v->make_plain(dense_strides(v->size));
   return o;
 }
 

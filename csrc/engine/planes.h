@@ -55,7 +55,7 @@ class Planes {
 
 template <class F>
 void Planes::each_plane(const View& image, const Part* parts, Index n, Index c, F&& f) const {
-  const Index step = axes_[0].step * image.stride[2], from = n * image.stride[0] + c * image.stride[1];
+  const Index step = axes_[0].step * image.stride[2], from = image.offset({n, c, 0, 0, 0});
   Index place = 0;
   for (const Part *p = parts, *last = parts + this->parts(); p != last; ++p) {
     const bool empty = p->h.begin == p->h.end || p->w.begin == p->w.end;

@@ -126,6 +126,9 @@ class Reference final : public Pass {
     const Index g = channel / p.ci, c = channel % p.ci;
     const Read read_y(y), read_w(w);
     const double first = o.bias.data ? bias(o.bias, channel) : 0;
+    const Index5 group{n, g * p.co, 0, 0, 0};
+    const View from = y.at(group, y.size);
+    const Index origin = y.offset(group);
     if (covered_ < p.x_plane()) fill_plane(plane, first);
     for (const Phase& fd : maps_[0].phases)
       for (const Phase& fh : maps_[1].phases)
@@ -142,11 +145,11 @@ class Reference final : public Pass {
                       if (!inside(q[1] + fh.offset[h], p.y[1])) continue;
                       for (std::size_t v = 0; v < fw.offset.size(); ++v) {
                         if (!inside(q[2] + fw.offset[v], p.y[2])) continue;
-                        Index iy =
-                            y.offset({n, g * p.co, q[0] + fd.offset[d], q[1] + fh.offset[h], q[2] + fw.offset[v]});
+                        const Index iy =
+                            origin + at(y, {q[0] + fd.offset[d], q[1] + fh.offset[h], q[2] + fw.offset[v]});
                         Index iw = w.offset({g * p.co, c, md.tap[d], mh.tap[h], mw.tap[v]});
-                        for (Index k = 0; k < p.co; ++k, iy += y.stride[1], iw += w.stride[0])
-                          sum += read_y(iy) * read_w(iw);
+                        for (Index k = 0; k < p.co; ++k, iw += w.stride[0])
+                          sum += read_y(iy + from.along(1, k)) * read_w(iw);
                       }
                     }
                   }

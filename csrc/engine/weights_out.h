@@ -25,7 +25,7 @@ void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::
   const Index sm = w.stride[rows_axis], sn = w.stride[1 - rows_axis], all = p.taps();
   // Rows that lie evenly spaced in w: all of them, those of a channel, or single ones.
   const bool dense = all > 1 && dense_planes(w);
-  const bool even = all == 1 || (dense && taps == all && (m == 1 || sm == all));
+  const bool even = (all == 1 && w.plain()) || (dense && taps == all && (m == 1 || sm == all));
   const Index run = even ? m * taps : dense ? taps : 1, step = all == 1 ? sm : 1;
   const bool across = step == 1 && sn != 1 && run > 1;  // a column is dense in w, a row is not
   const auto transpose = k.transpose[static_cast<int>(compute_dtype<T>)];
@@ -35,13 +35,17 @@ void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::
     for (Index r = first; r < first + run; r += kStoreRows) {
       const int rows = static_cast<int>(std::min<Index>(kStoreRows, first + run - r));
       const Index t = first_tap + r % taps;
-      const Index at = r / taps * sm + (dense ? t
+      const Index at = w.along(rows_axis, r / taps) + (dense ? t
                                               : t / (p.w[1] * p.w[2]) * w.stride[2] +
                                                     t / p.w[2] % p.w[1] * w.stride[3] + t % p.w[2] * w.stride[4]);
       const T* from = tiles + r * pitch;
       if (!across) {
         for (Index i = 0; i < rows; ++i)
-          store_row(k, advance(w.data, w.dtype, at + i * step), w.dtype, sn, from + i * pitch, n);
+          for (Index j = 0, count = 0; j < n; j += count) {
+            count = w.run(1 - rows_axis, j, n - j);
+            const Index to = at + i * step + w.along(1 - rows_axis, j);
+            store_row(k, advance(w.data, w.dtype, to), w.dtype, sn, from + i * pitch + j, count);
+          }
       } else if (w.dtype == compute_dtype<T>) {
         T* table[1] = {static_cast<T*>(w.data) + at};
         transpose(table, 1, sn, from, iota, pitch, rows, rows, n);

@@ -240,12 +240,17 @@ class Winograd final : public Tiled<T> {
     const bool join = d.stride[3] == w.size[4] * d.stride[4];
     const Index lines = join ? 1 : w.size[3], length = w.pixels() / (w.size[0] * w.size[2] * lines);
     w.at[1] = channel;
+    const View to = d.at(w.at, w.size);
     const T* from = s.pixels;
     for (Index i = 0; i < w.size[0]; ++i)
       for (Index j = 0; j < w.size[2]; ++j)
         for (Index h = 0; h < lines; ++h, from += length * columns)
-          this->put(advance(d.data, d.dtype, d.offset(w.at) + i * d.stride[0] + j * d.stride[2] + h * d.stride[3]),
-                    d.dtype, d.stride[4], d.stride[1], from, columns, length, n, s.lines);
+          for (Index c = 0, run = 0; c < n; c += run) {
+            run = to.run(1, c, n - c);
+            const Index at = to.along(1, c) + i * d.stride[0] + j * d.stride[2] + h * d.stride[3];
+            this->put(advance(to.data, d.dtype, at), d.dtype, d.stride[4], d.stride[1], from + c, columns, length, run,
+                      s.lines);
+          }
     return good;
   }
 

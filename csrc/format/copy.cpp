@@ -80,6 +80,10 @@ void store_row(const KernelSet<T>& k, void* dst, DType dtype, Index stride, cons
 
 template <class T>
 void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View& src) {
+  if (!src.plain())
+    return for_each_plain(src, [&](const View& part, Index row, Index c) {
+      copy_in(k, dst + row * dst_stride[0] + c * dst_stride[1], dst_stride, part);
+    });
   Axis axes[5] = {};
   int count = 0;
   for (int a = 0; a < 5; ++a) {

@@ -1,12 +1,9 @@
-// Layer format: a format as a view whose channel axis is split, one view for each group of weights.
-#include "convbwd/layouts.hpp"
+#include "format/layouts.h"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <string>
-
-#include "base/view.h"
 
 namespace convbwd {
 namespace {
@@ -42,12 +39,6 @@ Index times(Index a, Index b) {
 
 Index blocks(Index size, Index block) { return size / block + (size % block != 0); }
 
-// One group of elements: channel c is number (first + c) % block of block (first + c) / block.
-struct BlockedView {
-  Index5 size{}, stride{};  // n, c, d, h, w; of c within a block
-  Index base = 0, first = 0, block = 1, block_stride = 0;
-};
-
 class Layout {
  public:
   Layout(MemoryFormat format, const Shape& shape, Index groups, Index c0) : format_(format), c0_(c0), groups_(groups) {
@@ -81,12 +72,10 @@ class Layout {
   const Shape& dims() const { return dims_; }
   Index elements() const { return elements_; }
 
-  BlockedView group(Index g) const {
-    const auto [n, c, d, h, w] = size_;
-    BlockedView v;
-    v.size = size_;
-    v.size[0] = n / groups_;
+  View view(void* data, DType dtype) const {
     const Row& r = row(format_);
+    View v{data, dtype, size_};
+    const auto [n, c, d, h, w] = size_;
     if (!r.order.empty()) {
       Index dense = 1;
       for (auto axis = r.order.rbegin(); axis != r.order.rend(); ++axis) {
@@ -94,21 +83,12 @@ class Layout {
         v.stride[a] = dense;
         dense *= size_[a];
       }
-      v.block = std::max<Index>(c, 1);
-      v.base = g * v.size[0] * v.stride[0];
       return v;
     }
-    v.block = c0_;
-    const Index lanes = r.weights ? n1_ * kN0 * c0_ : c0_, plane = h * w * lanes;
-    v.stride = {r.weights ? c0_ : d * c1_ * plane, 1, c1_ * plane, w * lanes, lanes};
-    v.block_stride = plane;
-    if (r.weights) {
-      const Index place = g % together_;
-      v.first = place * c;
-      v.base = g / together_ * d * c1_ * plane + place * v.size[0] * c0_;
-    } else {
-      v.base = g * v.size[0] * v.stride[0];
-    }
+    const Index lanes = r.weights ? n1_ * kN0 * c0_ : c0_, plane = h * w * lanes, block = d * c1_ * plane;
+    v.stride = {r.weights ? c0_ : block, 1, c1_ * plane, w * lanes, lanes};
+    if (c1_ > 1 || r.weights) v.split = {c0_, plane, 0};
+    if (groups_ > 1 && r.weights) v.groups = {n / groups_, together_ * (n / groups_), block, c};
     return v;
   }
 
@@ -119,28 +99,25 @@ class Layout {
   Shape dims_;
 };
 
-// One strided copy. Runs along channels end where either side begins a block.
-template <std::size_t kBytes>
-void copy(std::byte* to, const BlockedView& t, const std::byte* from, const BlockedView& f) {
-  const auto [nn, cc, dd, hh, ww] = f.size;
-  const auto at = [](const BlockedView& v, Index n, Index c, Index d, Index h) {
-    const Index channel = v.first + c;
-    return v.base + n * v.stride[0] + channel / v.block * v.block_stride + channel % v.block * v.stride[1] +
-           d * v.stride[2] + h * v.stride[3];
-  };
-  for (Index n = 0; n < nn; ++n)
-    for (Index c = 0, run = 0; c < cc; c += run) {
-      run = std::min({cc - c, t.block - (t.first + c) % t.block, f.block - (f.first + c) % f.block});
-      for (Index d = 0; d < dd; ++d)
-        for (Index h = 0; h < hh; ++h) {
-          std::byte* const t_row = to + at(t, n, c, d, h) * static_cast<Index>(kBytes);
-          const std::byte* const f_row = from + at(f, n, c, d, h) * static_cast<Index>(kBytes);
-          for (Index w = 0; w < ww; ++w)
-            for (Index i = 0; i < run; ++i)
-              std::memcpy(t_row + (w * t.stride[4] + i * t.stride[1]) * static_cast<Index>(kBytes),
-                          f_row + (w * f.stride[4] + i * f.stride[1]) * static_cast<Index>(kBytes), kBytes);
-        }
-    }
+// One strided copy, of parts that are plain on both sides.
+template <Index kBytes>
+void copy(const View& to, const View& from) {
+  for_each_plain(to, [&](const View& target, Index row, Index c) {
+    for_each_plain(from.at({row, c, 0, 0, 0}, target.size), [&](const View& f, Index, Index behind) {
+      const View t = target.at({0, behind, 0, 0, 0}, f.size);
+      const auto [nn, cc, dd, hh, ww] = f.size;
+      for (Index n = 0; n < nn; ++n)
+        for (Index d = 0; d < dd; ++d)
+          for (Index h = 0; h < hh; ++h) {
+            std::byte* const t_row = static_cast<std::byte*>(t.data) + t.offset({n, 0, d, h, 0}) * kBytes;
+            const std::byte* const f_row = static_cast<std::byte*>(f.data) + f.offset({n, 0, d, h, 0}) * kBytes;
+            for (Index w = 0; w < ww; ++w)
+              for (Index i = 0; i < cc; ++i)
+                std::memcpy(t_row + (w * t.stride[4] + i * t.stride[1]) * kBytes,
+                            f_row + (w * f.stride[4] + i * f.stride[1]) * kBytes, kBytes);
+          }
+    });
+  });
 }
 
 }  // namespace
@@ -163,16 +140,24 @@ Shape packed_shape(MemoryFormat format, const Shape& shape, std::int64_t groups,
 void convert_format(void* to, MemoryFormat to_format, const void* from, MemoryFormat from_format, const Shape& shape,
                     std::size_t element_bytes, std::int64_t groups, std::int64_t c0) {
   const Layout t(to_format, shape, groups, c0), f(from_format, shape, groups, c0);
-  auto* const copy_elements = element_bytes == 1   ? &copy<1>
-                              : element_bytes == 2 ? &copy<2>
-                              : element_bytes == 4 ? &copy<4>
-                              : element_bytes == 8 ? &copy<8>
-                                                   : nullptr;
-  if (copy_elements == nullptr) fail("elements must have 1, 2, 4 or 8 bytes, got ", std::to_string(element_bytes));
+  struct {
+    DType carrier;  // any type of that size
+    void (*copy)(const View&, const View&);
+  } kinds[] = {{DType::hifloat8, &copy<1>}, {DType::float16, &copy<2>}, {DType::float32, &copy<4>}, {DType::float64, &copy<8>}};
+  const auto kind =
+      std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return size_of(k.carrier) == element_bytes; });
+  if (kind == std::end(kinds)) fail("elements must have 1, 2, 4 or 8 bytes, got ", std::to_string(element_bytes));
   std::memset(to, 0, static_cast<std::size_t>(times(t.elements(), static_cast<Index>(element_bytes))));
   if (t.elements() == 0 || f.elements() == 0) return;
-  for (Index g = 0; g < groups; ++g)
-    copy_elements(static_cast<std::byte*>(to), t.group(g), static_cast<const std::byte*>(from), f.group(g));
+  kind->copy(t.view(to, kind->carrier), f.view(const_cast<void*>(from), kind->carrier));
+}
+
+View packed_view(void* data, DType dtype, const Packing& packing, const Shape& shape, Index groups) {
+  return Layout(packing.format, shape, groups, c0_of(packing, dtype)).view(data, dtype);
+}
+
+Index packed_elements(DType dtype, const Packing& packing, const Shape& shape, Index groups) {
+  return Layout(packing.format, shape, groups, c0_of(packing, dtype)).elements();
 }
 
 }  // namespace convbwd

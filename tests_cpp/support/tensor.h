@@ -18,10 +18,10 @@ inline constexpr DType kDTypeList[] = {CONVBWD_TYPE_LIST(CONVBWD_NAME)};  // ope
 #undef CONVBWD_NAME
 inline constexpr int kResultDTypes = 6;  // of them, what tensors may have
 
-/// broadcast and expanded have zero strides, which only operands may have; the last result layout is kResultLayouts
-/// - 1.
-enum class Layout : std::uint8_t { dense, channels_last, reversed, gaps, permuted, broadcast, expanded };
-inline constexpr int kLayouts = 7, kResultLayouts = 5;
+/// blocked has axis 1 in blocks of four. broadcast and expanded have zero strides, which only operands may have; the last
+/// result layout is kResultLayouts - 1.
+enum class Layout : std::uint8_t { dense, channels_last, reversed, gaps, permuted, blocked, broadcast, expanded };
+inline constexpr int kLayouts = 8, kResultLayouts = 6;
 
 /// Calls f(element type{}) for a dtype.
 template <class F>
@@ -70,7 +70,7 @@ void for_each_index(const Index5& size, F&& f) {
 class TestTensor {
  public:
   TestTensor(const Index5& size, DType dtype, Layout layout = Layout::dense)
-      : view_{nullptr, dtype, size, strides(size, layout)}, first_(first()), buffer_(span() * size_of(dtype), 8) {
+      : view_{nullptr, dtype, size, strides(size, layout), split(size, layout)}, first_(first()), buffer_(span() * size_of(dtype), 8) {
     view_.data = buffer_.as<std::byte>() + first_ * static_cast<Index>(size_of(dtype));
   }
 
@@ -105,6 +105,11 @@ class TestTensor {
   }
 
  private:
+  static constexpr Index kBlock = 4;
+  static View::Split split(const Index5& size, Layout layout) {
+    if (layout != Layout::blocked) return {};
+    return {kBlock, size[3] * size[4] * kBlock, 0};
+  }
   static Index5 strides(const Index5& size, Layout layout) {
     std::array<std::size_t, 5> order{4, 3, 2, 1, 0};  // the fastest first
     if (layout == Layout::channels_last) order = {1, 4, 3, 2, 0};
@@ -114,6 +119,10 @@ class TestTensor {
     for (const std::size_t a : order) {
       stride[a] = layout == Layout::reversed ? -step : step;
       step *= size[a] + (layout == Layout::gaps ? 1 : 0);
+    }
+    if (layout == Layout::blocked) {
+      const Index plane = size[3] * size[4] * kBlock, depth = (size[1] + kBlock - 1) / kBlock * plane;
+      stride = {size[2] * depth, 1, depth, size[4] * kBlock, kBlock};
     }
     if (layout == Layout::broadcast) stride[0] = stride[3] = 0;
     if (layout == Layout::expanded) stride = {0, 0, 0, 0, 0};
@@ -126,6 +135,7 @@ class TestTensor {
     return low;
   }
   std::size_t span() const {
+    if (!view_.plain()) return static_cast<std::size_t>(view_.size[0] * view_.stride[0]);
     Index n = 1;
     for (std::size_t a = 0; a < 5; ++a)
       n += (view_.size[a] - 1) * (view_.stride[a] < 0 ? -view_.stride[a] : view_.stride[a]);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -77,14 +78,44 @@ using Shape = std::vector<std::int64_t>;
 /// the direct ones is in no part or in all. All zeros: as suits the request.
 using Sums = std::array<std::int64_t, 4>;
 
+/// Memory formats of images and weights with two ("NCHW", ...) or three spatial dimensions. The letters are axes, from the slowest to the fastest; of weights
+/// N counts output channels and C the input channels of a group.
+///
+/// In the formats with C0 the channel axis is split: channel c is number c % c0 of block c / c0, and lanes that no
+/// channel has are zero. FRACTAL_Z is for weights: (C1 * H * W, N1, 16, C0) with N1 = ceil(N / 16), FRACTAL_Z_3D has
+/// D * C1 * H * W. With groups, E = min(lcm(lcm(C, c0) / C, lcm(N / groups, 16) / (N / groups)), groups) of them share
+/// blocks, each in a part of its own of both channel axes: C1 = ceil(E * C / c0), N1 = ceil(E * N / groups / 16), and
+/// there are ceil(groups / E) such blocks, the slowest axis. (The TransData formats of Ascend's operators.)
+enum class MemoryFormat : std::uint8_t {
+  nchw,
+  nhwc,
+  hwcn,
+  nc1hwc0,
+  fractal_z,
+  ncdhw,
+  ndhwc,
+  dhwcn,
+  ndc1hwc0,
+  fractal_z_3d,
+};
+
+/// Dense memory in a format whose channel axis may be split. c0 is a block of channels, 0 for 32 bytes of elements, by
+/// Ascend's rule.
+struct Packing {
+  MemoryFormat format = MemoryFormat::nchw;
+  std::int64_t c0 = 0;
+};
+
 /// A tensor that somebody else owns. Axes are in channels-first order whatever the memory order is:
 /// strides, in elements, may be negative, zero (inputs only) or permuted; empty strides mean C-contiguous.
 /// Images are (N, C, *spatial), weights (C_out, C_in / groups, *kernel), transposed (C_in, C_out / groups, *kernel).
+/// With a packing strides are empty and the elements lie as it says, weights with the groups of the call.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::float32;
   Shape shape;
   Shape strides;
+  std::optional<Packing> packing{};
 };
 
 }  // namespace convbwd
