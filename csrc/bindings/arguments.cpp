@@ -76,7 +76,7 @@ void images_channels_first(Request& request) {
   if (!request.channels_last) return;
   const std::size_t rank = request.weight.shape.size();
   for (Tensor* const image : {&request.input, request.grad_output ? &*request.grad_output : nullptr}) {
-    if (!image) continue;
+    if (!image || image->packing) continue;
     to_channels_first(image->shape, rank);
     to_channels_first(image->strides, rank);
   }

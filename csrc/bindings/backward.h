@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bindings/arguments.h"
+#include "bindings/layouts.h"
 #include "bindings/memory.h"
 
 namespace convbwd {
@@ -41,7 +42,9 @@ struct Out {
       }
       if (!request.output_mask[i]) item.fail_type("must be None where output_mask leaves that gradient out", given[i]);
       Tensor& tensor = tensors[i];
-      arrays[i] = read_array(request.function, kOut[i], given[i], tensor, codes, true);
+      arrays[i] = read_tensor(request.function, kOut[i], given[i], tensor, codes, true);
+      request.result_packings[i] = tensor.packing;
+      if (tensor.packing) continue;
       if (i == 0 && request.channels_last) {
         to_channels_first(tensor.shape, request.weight.shape.size());
         to_channels_first(tensor.strides, request.weight.shape.size());
@@ -68,8 +71,9 @@ struct Out {
         continue;
       }
       const std::string start = std::string(request.function) + ": " + kOut[i];
-      const py::object shape = arrays[i].attr("shape");
-      const py::tuple expected = py::tuple(py::cast(result_shape(request, result, i)));
+      const bool packed = tensors[i].packing.has_value();
+      const py::object shape = packed ? py::tuple(py::cast(tensors[i].shape)) : arrays[i].attr("shape");
+      const py::tuple expected = py::tuple(py::cast(packed ? result.shape : result_shape(request, result, i)));
       if (!shape.equal(expected))
         throw Error(ErrorKind::value,
                     start + ".shape must be that of the gradient = " + py::str(expected).cast<std::string>() +
@@ -90,9 +94,9 @@ struct Backward {
   Backward(Request request_, py::handle dtype, py::handle grad_output_, py::handle input_, py::handle weight_)
       : request(std::move(request_)),
         codes(read_codes(request.function, dtype)),
-        grad_output(read_array(request.function, "grad_output", grad_output_, request.grad_output.emplace(), codes)),
-        input(read_array(request.function, "input", input_, request.input, codes)),
-        weight(read_array(request.function, "weight", weight_, request.weight, codes)) {}
+        grad_output(read_tensor(request.function, "grad_output", grad_output_, request.grad_output.emplace(), codes)),
+        input(read_tensor(request.function, "input", input_, request.input, codes)),
+        weight(read_tensor(request.function, "weight", weight_, request.weight, codes)) {}
 
   // To be called when the tensors of the request have been read.
   void read(py::handle bias_sizes, py::handle output_mask, py::handle accumulate, py::handle per_sample,

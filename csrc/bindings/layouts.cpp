@@ -1,9 +1,32 @@
 // Layer bindings: memory formats. Arrays come as buffers of bytes, so every element type is served.
-#include "convbwd/layouts.hpp"
-
 #include "bindings/layouts.h"
 
+#include <string>
+
+#include "convbwd/layouts.hpp"
+
 namespace convbwd {
+
+py::array read_tensor(const char* function, const char* name, py::handle argument, Tensor& tensor,
+                      std::optional<DType> codes, bool written) {
+  static constexpr const char* kPacking = "__convbwd_packing__";
+  tensor.packing.reset();
+  if (py::isinstance<py::array>(argument) || !py::hasattr(argument, kPacking))
+    return read_array(function, name, argument, tensor, codes, written);
+  const auto [source, format, shape, c0, groups] =
+      argument.attr(kPacking).cast<std::tuple<py::array, std::string, Shape, std::int64_t, std::int64_t>>();
+  py::array array = read_array(function, name, source, tensor, codes, written);
+  const Packing packing{parse_memory_format(format), c0, groups};
+  const Shape dims = packed_shape(packing.format, shape, groups, c0);
+  if (tensor.shape != dims || !(array.flags() & py::array::c_style))
+    throw Error(ErrorKind::value, std::string(function) + ": " + name + " must have a C-contiguous array of shape " +
+                                      py::str(py::tuple(py::cast(dims))).cast<std::string>() + ", got shape " +
+                                      py::str(array.attr("shape")).cast<std::string>());
+  tensor.shape = shape;
+  tensor.strides.clear();
+  tensor.packing = packing;
+  return array;
+}
 
 void bind_layouts(py::module_& m) {
   m.def(

@@ -4,9 +4,15 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+
+#include "bindings/numpy_view.h"
+
 namespace convbwd {
 
-namespace py = pybind11;
+/// read_array for what may also be a convbwd.formats.Packed, whose array is returned.
+py::array read_tensor(const char* function, const char* name, py::handle argument, Tensor& tensor,
+                      std::optional<DType> codes, bool written = false);
 
 void bind_layouts(py::module_& m);
 

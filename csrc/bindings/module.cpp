@@ -50,8 +50,8 @@ py::object forward(py::handle input, py::handle weight, py::handle bias, py::han
   Request request;
   request.function = "convolution";
   const std::optional<DType> codes = read_codes(request.function, dtype);
-  const py::array input_array = read_array(request.function, "input", input, request.input, codes);
-  const py::array weight_array = read_array(request.function, "weight", weight, request.weight, codes);
+  const py::array input_array = read_tensor(request.function, "input", input, request.input, codes);
+  const py::array weight_array = read_tensor(request.function, "weight", weight, request.weight, codes);
   const py::object bias_array =
       bias.is_none() ? py::none()
                      : py::object(read_array(request.function, "bias", bias, request.bias.emplace(), codes));

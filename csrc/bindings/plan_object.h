@@ -21,7 +21,8 @@ class BackwardPlan {
       : request_(call.request),
         codes_(call.codes),
         plan_(Plan::make(call.request)),
-        operands_{Layout(call.grad_output), Layout(call.input), Layout(call.weight)} {
+        operands_{Layout(call.grad_output), Layout(call.input), Layout(call.weight)},
+        packed_(call.request.grad_output->packing || call.request.input.packing || call.request.weight.packing) {
     for (std::size_t i = 0; i < 3; ++i) {
       if (!request_.output_mask[i]) continue;
       const Result& result = plan_.results()[i];
@@ -74,7 +75,7 @@ class BackwardPlan {
                  py::handle workspace) const {
     const std::array<py::handle, 3> operands{grad_output, input, weight};
     for (std::size_t i = 0; i < 3; ++i)
-      if (!operands_[i].fits(operands[i], false)) return run_others(operands, out, workspace);
+      if (packed_ || !operands_[i].fits(operands[i], false)) return run_others(operands, out, workspace);
     if (!PyTuple_CheckExact(out.ptr()) || PyTuple_GET_SIZE(out.ptr()) != 3) return run_others(operands, out, workspace);
     std::array<const void*, 3> from{};
     std::array<void*, 3> to{};
@@ -149,6 +150,7 @@ class BackwardPlan {
   Plan plan_;
   std::array<Layout, 3> operands_, results_;
   std::array<Shape, 3> shapes_;
+  bool packed_;  // an operand; its array says nothing of its format
 };
 
 }  // namespace convbwd

@@ -6,6 +6,7 @@
 
 #include "aclnnop/aclnn_convolution_backward.h"
 #include "cann/objects.h"
+#include "convbwd/layouts.hpp"
 
 namespace convbwd::cann {
 namespace {
@@ -60,20 +61,50 @@ Wide elements(const Shape& shape) {
   return count;
 }
 
-// Tensors of N, C and spatial axes.
-void check_format(const TensorObject& t, const char* name) {
-  static constexpr aclFormat kOfRank[] = {ACL_FORMAT_NCL, ACL_FORMAT_NCHW, ACL_FORMAT_NCDHW};
-  static constexpr const char* kNames[] = {"NCL", "NCHW", "NCDHW"};
+// Tensors of N, C and spatial axes, which may be in blocks of channels.
+void check_format(const TensorObject& t, const char* name, bool weights) {
+  struct Row {
+    aclFormat plain, image, weight;
+    const char *names, *weight_names;
+  };
+  static constexpr Row kOfRank[] = {
+      {ACL_FORMAT_NCL, ACL_FORMAT_NCL, ACL_FORMAT_NCL, "ND or NCL", "ND or NCL"},
+      {ACL_FORMAT_NCHW, ACL_FORMAT_NC1HWC0, ACL_FORMAT_FRACTAL_Z, "ND, NCHW or NC1HWC0", "ND, NCHW or FRACTAL_Z"},
+      {ACL_FORMAT_NCDHW, ACL_FORMAT_NDC1HWC0, ACL_FRACTAL_Z_3D, "ND, NCDHW or NDC1HWC0", "ND, NCDHW or FRACTAL_Z_3D"}};
   const std::size_t rank = t.shape.size();
   if (rank < 3 || rank > 5) refuse(ACLNN_ERR_PARAM_INVALID, name, " must have rank 3, 4 or 5, got ", rank);
-  if (t.format != ACL_FORMAT_ND && t.format != kOfRank[rank - 3])
-    refuse(ACLNN_ERR_PARAM_INVALID, name, " of rank ", rank, " must have format ND or ", kNames[rank - 3],
-           ", got aclFormat ", static_cast<int>(t.format));
+  const Row& row = kOfRank[rank - 3];
+  if (t.format != ACL_FORMAT_ND && t.format != row.plain && t.format != (weights ? row.weight : row.image))
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " of rank ", rank, " must have format ",
+           weights ? row.weight_names : row.names, ", got aclFormat ", static_cast<int>(t.format));
+}
+
+// C0 is what the storage has it to be.
+std::optional<Packing> packing(const TensorObject& t) {
+  const std::int64_t c0 = t.storage && !t.storage->empty() ? t.storage->back() : 0;
+  switch (t.format) {
+    case ACL_FORMAT_NC1HWC0:
+      return Packing{MemoryFormat::nc1hwc0, c0};
+    case ACL_FORMAT_FRACTAL_Z:
+      return Packing{MemoryFormat::fractal_z, c0};
+    case ACL_FORMAT_NDC1HWC0:
+      return Packing{MemoryFormat::ndc1hwc0, c0};
+    case ACL_FRACTAL_Z_3D:
+      return Packing{MemoryFormat::fractal_z_3d, c0};
+    default:
+      return {};
+  }
+}
+
+// The axes in memory of a tensor in blocks.
+Shape memory_dims(const TensorObject& t, DType dtype, int groups) {
+  const Packing p = *packing(t);
+  return packed_shape(p.format, t.shape, groups, c0_of(p, dtype));
 }
 
 // The elements must lie in the storage, as far as its size was given.
 void check_storage(const TensorObject& t, const char* name) {
-  if (!t.storage || empty(t.shape)) return;
+  if (!t.storage || empty(t.shape) || packing(t)) return;
   Wide low = t.offset, high = t.offset;
   if (t.strides.empty()) high += elements(t.shape) - 1;
   for (std::size_t a = 0; a < t.strides.size(); ++a) {
@@ -95,7 +126,20 @@ bool contiguous(const TensorObject& t) {
 Tensor tensor(const TensorObject& t, DType dtype) {
   const auto address = reinterpret_cast<std::uintptr_t>(t.data);
   const auto bytes = static_cast<std::uintptr_t>(t.offset) * size_of(dtype);
-  return {t.data ? reinterpret_cast<void*>(address + bytes) : nullptr, dtype, t.shape, t.strides};
+  void* const data = t.data ? reinterpret_cast<void*>(address + bytes) : nullptr;
+  const std::optional<Packing> packed = packing(t);
+  return {data, dtype, t.shape, packed ? Shape{} : t.strides, packed};
+}
+
+// Blocks of channels have no other order and no gaps. An image has one group.
+void check_blocks(const TensorObject& t, DType dtype, const char* name, int groups = 1) {
+  if (!packing(t)) return;
+  if (t.offset != 0 || !contiguous(t))
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " must have no offset and the strides of ", Tuple{t.shape},
+           " where its channels are in blocks, got strides ", Tuple{t.strides}, " and offset ", t.offset);
+  const Shape dims = memory_dims(t, dtype, groups);
+  if (t.storage && *t.storage != dims)
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " must have storage ", Tuple{dims}, ", got ", Tuple{*t.storage});
 }
 
 Tensor operand(const TensorObject& t, DType dtype, const char* name) {
@@ -163,9 +207,8 @@ void check_empty(const Request& r, const IntArray* bias_sizes) {
 void Executor::run(void* workspace) const {
   if (!plan) {
     for (const std::size_t i : {1, 2})
-      if (mask[i] && !empty(results[i].shape))
-        std::memset(results[i].data, 0,
-                    static_cast<std::size_t>(elements(results[i].shape)) * size_of(results[i].dtype));
+      if (mask[i] && result_elements[i] > 0)
+        std::memset(results[i].data, 0, result_elements[i] * size_of(results[i].dtype));
     return;
   }
   plan->backward(grad_output, input, weight, results, aligned(workspace, plan->workspace_bytes()));
@@ -216,11 +259,14 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
         refuse(ACLNN_ERR_INNER_NULLPTR, "gradBias must be FLOAT, FLOAT16 or BF16, got 8 bits");
       r.result_dtypes[i] = dtype_of(*outputs[i], kResults[i]);
     }
-    check_format(*dy, "gradOutput");
-    check_format(*x, "input");
-    check_format(*w, "weight");
-    for (std::size_t i = 0; i < 2; ++i)
-      if (outputs[i]) check_format(*outputs[i], kResults[i]);
+    check_format(*dy, "gradOutput", false);
+    check_format(*x, "input", false);
+    check_format(*w, "weight", true);
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (!outputs[i]) continue;
+      check_format(*outputs[i], kResults[i], i == 1);
+      r.result_packings[i] = packing(*outputs[i]);
+    }
     if (outputs[2] && outputs[2]->format != ACL_FORMAT_ND)
       refuse(ACLNN_ERR_PARAM_INVALID, "gradBias must have format ND, got aclFormat ",
              static_cast<int>(outputs[2]->format));
@@ -241,6 +287,9 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
         refuse(ACLNN_ERR_PARAM_INVALID, "outputPadding must be less than stride, got ", Tuple{*output_padding},
                " with stride ", Tuple{*strides});
 
+    check_blocks(*dy, call->grad_output.dtype, "gradOutput");
+    check_blocks(*x, call->input.dtype, "input");
+    check_blocks(*w, call->weight.dtype, "weight", groups);
     r.grad_output = call->grad_output;
     r.input = call->input;
     r.weight = call->weight;
@@ -259,8 +308,15 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
       call->plan = Plan::make(r);
     const Shape channels{transposed ? clamped(Wide{w->shape[1]} * groups) : w->shape[0]};
     const std::array<const Shape*, 3> shapes{&x->shape, &w->shape, &channels};
-    for (std::size_t i = 0; i < 3; ++i)
-      if (outputs[i]) call->results[i] = result(*outputs[i], *r.result_dtypes[i], *shapes[i], kResults[i]);
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (!outputs[i]) continue;
+      const TensorObject& t = *outputs[i];
+      const DType dtype = *r.result_dtypes[i];
+      call->results[i] = result(t, dtype, *shapes[i], kResults[i]);
+      check_blocks(t, dtype, kResults[i], i == 1 ? groups : 1);
+      call->result_elements[i] =
+          static_cast<std::size_t>(elements(packing(t) ? memory_dims(t, dtype, i == 1 ? groups : 1) : t.shape));
+    }
 
     if (call->plan) call->workspace_bytes = to_bring(call->plan->workspace_bytes());
     *workspaceSize = call->workspace_bytes;

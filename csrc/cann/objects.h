@@ -30,6 +30,7 @@ struct Executor {
   std::optional<Plan> plan;  ///< none: the input is empty, so gradWeight and gradBias are zeros
   Tensor grad_output, input, weight;
   std::array<Tensor, 3> results;
+  std::array<std::size_t, 3> result_elements{};  ///< in memory
   std::array<bool, 3> mask{};
   std::size_t workspace_bytes = 0;
   std::atomic<bool> repeatable = false;

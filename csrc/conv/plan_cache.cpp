@@ -22,7 +22,7 @@ void PlanKey::add(const Tensor& tensor) {
 
 void PlanKey::add(const std::optional<Packing>& packing) {
   add(packing ? static_cast<std::int64_t>(packing->format) : -1);
-  if (packing) add(packing->c0);
+  if (packing) add(packing->c0), add(packing->groups);
 }
 
 PlanKey::PlanKey(const Request& r, int threads, int isa) {

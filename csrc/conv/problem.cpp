@@ -161,6 +161,8 @@ void check_packing(const Request& r, const char* name, const Shape& shape, DType
   const MemoryFormat format = packing->format;
   if (!groups && (format == MemoryFormat::fractal_z || format == MemoryFormat::fractal_z_3d))
     fail(r, name, " must have a format of images, got ", name_of(format));
+  if (groups && packing->groups != 0 && packing->groups != *groups)
+    fail(r, name, " must be packed with groups = ", *groups, ", got ", packing->groups);
   if (!strides.empty()) fail(r, name, ".strides must be empty where it has a format, got ", Tuple{strides});
   Sum bytes = static_cast<Index>(size_of(dtype));
   try {

@@ -69,7 +69,8 @@ void Gather<T>::lay_out(const Operands& o) {
     for (std::size_t m = 1; m < f.members.size(); ++m)
       dense_members &= f.members[m].first == f.members[m - 1].first + 1;
   }
-  member_major_ = d.stride[1] == 1;
+  // A GEMM may sum a column otherwise at another place of its panel.
+  member_major_ = d.stride[1] == 1 && (one_member_ || kernels_.any_bstep);
   by_runs_ = member_major_ || dense_members;
   direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.dtype == compute_dtype<T> && d.plain() &&
             d.stride[4] == 1;

@@ -103,8 +103,8 @@ class Layout {
 template <Index kBytes>
 void copy(const View& to, const View& from) {
   for_each_plain(to, [&](const View& target, Index row, Index c) {
-    for_each_plain(from.at({row, c, 0, 0, 0}, target.size), [&](const View& f, Index, Index behind) {
-      const View t = target.at({0, behind, 0, 0, 0}, f.size);
+    for_each_plain(from.at({row, c, 0, 0, 0}, target.size), [&](const View& f, Index n0, Index c0) {
+      const View t = target.at({n0, c0, 0, 0, 0}, f.size);
       const auto [nn, cc, dd, hh, ww] = f.size;
       for (Index n = 0; n < nn; ++n)
         for (Index d = 0; d < dd; ++d)

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from convbwd import _core
 
-__all__ = ["convert", "pack", "shape_of", "unpack"]
+__all__ = ["Packed", "convert", "pack", "shape_of", "unpack"]
 
 _BLOCK_BYTES = 32
 
@@ -164,3 +164,89 @@ def unpack(
     True
     """
     return convert(array, format, "NCDHW" if len(shape) == 5 else "NCHW", shape, groups=groups, c0=c0)
+
+
+class Packed:
+    """An array in a memory format, for functions that would take the plain array.
+
+    `convbwd.convolution`, `convbwd.convolution_backward`, its ``out`` and plans read and write the memory where it is.
+    The results are those of plain arrays, bit for bit. ``numpy.asarray`` makes a plain array of it.
+
+    Parameters
+    ----------
+    array : ndarray
+        C-contiguous, of the shape that `shape_of` states. It is not copied.
+    format : str
+        One of the module's formats; ``FRACTAL_Z`` and ``FRACTAL_Z_3D`` are for weights.
+    shape : sequence of int
+        Shape of the plain array, always ``(N, C, H, W)`` or ``(N, C, D, H, W)``.
+    groups, c0
+        As for `shape_of`. Groups of weights are those of the convolution.
+
+    Raises
+    ------
+    ValueError
+        As for `shape_of`, and for an array of another shape or order.
+    TypeError
+        As for `shape_of`, and for what is no array.
+
+    Examples
+    --------
+    >>> x = np.arange(60, dtype=np.float32).reshape(2, 5, 3, 2)
+    >>> packed = Packed(pack(x, "NC1HWC0"), "NC1HWC0", x.shape)
+    >>> packed
+    Packed(NC1HWC0, shape=(2, 5, 3, 2), dtype=float32)
+    >>> import convbwd
+    >>> w = np.ones((4, 5, 2, 2), np.float32)
+    >>> bool((convbwd.convolution(packed, w) == convbwd.convolution(x, w)).all())
+    True
+    """
+
+    __slots__ = ("array", "c0", "format", "groups", "shape")
+
+    def __init__(
+        self,
+        array: NDArray[Any],
+        format: str,
+        shape: Sequence[SupportsIndex],
+        *,
+        groups: SupportsIndex = 1,
+        c0: SupportsIndex | None = None,
+    ) -> None:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"formats: a packed array must be an ndarray, got {type(array).__name__}")
+        expected = shape_of(shape, format, array.dtype, groups=groups, c0=c0)
+        if array.shape != expected or not array.flags.c_contiguous:
+            raise ValueError(
+                f"formats: the array must be C-contiguous with shape {expected} in {format}, got shape {array.shape} "
+                f"with strides {array.strides}"
+            )
+        self.array = array
+        self.format = format
+        self.shape = tuple(operator.index(n) for n in shape)
+        self.groups = operator.index(groups)
+        self.c0 = _BLOCK_BYTES // array.itemsize if c0 is None else operator.index(c0)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.array.dtype
+
+    @property
+    def __convbwd_packing__(self) -> tuple[NDArray[Any], str, tuple[int, ...], int, int]:
+        """What the extension reads."""
+        return self.array, self.format, self.shape, self.c0, self.groups
+
+    def unpack(self) -> NDArray[Any]:
+        """Return the plain array, a copy."""
+        return unpack(self.array, self.format, self.shape, groups=self.groups, c0=self.c0)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return `unpack` for ``numpy.asarray``."""
+        if copy is False:
+            raise ValueError("formats: a packed array cannot become a plain one without a copy")
+        return self.unpack().astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def __repr__(self) -> str:
+        """Return the format, the plain shape and the dtype."""
+        return f"Packed({self.format}, shape={self.shape}, dtype={self.dtype})"

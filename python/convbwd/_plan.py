@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from convbwd import _core
 from convbwd._api import Gradients, IntOrInts, Out, Padding
+from convbwd._layouts import Packed
 
 
 @runtime_checkable
@@ -42,9 +43,9 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
     return result
 
 
-def _stand_in(spec: Any) -> NDArray[Any]:
+def _stand_in(spec: Any) -> NDArray[Any] | Packed:
     """Return an array to plan with: the one given, or one without memory."""
-    if isinstance(spec, np.ndarray):
+    if isinstance(spec, np.ndarray | Packed):
         return spec
     shape, dtype = spec, np.float32
     if isinstance(spec, ShapeDtype):

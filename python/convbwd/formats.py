@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from convbwd import _core
-from convbwd._layouts import convert, pack, shape_of, unpack
+from convbwd._layouts import Packed, convert, pack, shape_of, unpack
 
-__all__ = ["cast", "convert", "decode", "pack", "shape_of", "unpack"]
+__all__ = ["Packed", "cast", "convert", "decode", "pack", "shape_of", "unpack"]
 
 _PACKAGES = {"bfloat16": "ml_dtypes", "float8_e4m3fn": "ml_dtypes", "hifloat8": "en_dtypes"}
 

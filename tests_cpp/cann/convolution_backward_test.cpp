@@ -5,6 +5,7 @@
 
 #include "cann/call.h"
 #include "convbwd/convbwd.hpp"
+#include "convbwd/layouts.hpp"
 #include "support/random.h"
 
 namespace convbwd::test {
@@ -124,6 +125,55 @@ TEST(ConvolutionBackward, TakesStridedInputs) {
   expect_as_library(c);
 }
 
+// An argument in a format in which it has such an extent in memory; its elements are those of the plain one.
+Argument packed(Argument plain, aclFormat format, MemoryFormat memory, int groups, std::int64_t c0) {
+  Argument t = plain;
+  t.format = format;
+  t.storage = packed_shape(memory, plain.shape, groups, c0);
+  t.memory.clear();
+  aclDestroyTensor(t.make());
+  if (plain.memory.empty()) return t;
+  convert_format(t.memory.data(), memory, plain.memory.data(),
+                 plain.shape.size() == 4 ? MemoryFormat::nchw : MemoryFormat::ncdhw, plain.shape,
+                 size_of(dtype_of(plain.dtype)), groups, c0);
+  return t;
+}
+
+TEST(ConvolutionBackward, ReadsAndWritesBlocksOfChannels) {
+  Random random(4);
+  Call flat = Call::of({{2, 12, 6, 5}}, {{2, 9, 8, 7}}, {{12, 3, 3, 3}}, {1, 1}, {0, 0}, {1, 1});
+  flat.groups = 3;
+  Call deep = Call::of({{1, 18, 3, 4, 4}}, {{1, 17, 3, 4, 4}}, {{18, 17, 1, 1, 1}}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1});
+  for (const aclDataType dtype : {ACL_FLOAT, ACL_BF16})
+    for (const std::int64_t c0 : {4, 16})
+      for (Call plain : {flat, deep}) {
+        const bool two = plain.input.shape.size() == 4;
+        const auto image = [&](const Argument& t) {
+          return packed(t, two ? ACL_FORMAT_NC1HWC0 : ACL_FORMAT_NDC1HWC0,
+                        two ? MemoryFormat::nc1hwc0 : MemoryFormat::ndc1hwc0, 1, c0);
+        };
+        const auto weights = [&](const Argument& t) {
+          return packed(t, two ? ACL_FORMAT_FRACTAL_Z : ACL_FRACTAL_Z_3D,
+                        two ? MemoryFormat::fractal_z : MemoryFormat::fractal_z_3d, plain.groups, c0);
+        };
+        for (Argument* t : {&plain.grad_output, &plain.input, &plain.weight, &plain.grad_input, &plain.grad_weight})
+          t->dtype = dtype;
+        for (Argument* t : {&plain.grad_output, &plain.input, &plain.weight}) fill(*t, random);
+        Call c = plain;
+        c.grad_output = image(plain.grad_output), c.input = image(plain.input), c.weight = weights(plain.weight);
+        c.grad_input = image(plain.grad_input), c.grad_weight = weights(plain.grad_weight);
+        c.run();
+        plain.run();
+        EXPECT_EQ(c.grad_input.memory, image(plain.grad_input).memory);
+        EXPECT_EQ(c.grad_weight.memory, weights(plain.grad_weight).memory);
+        EXPECT_EQ(c.grad_bias.memory, plain.grad_bias.memory);
+      }
+  Call none = Call::of({{0, 3, 5, 5}}, {{0, 2, 5, 5}}, {{3, 2, 1, 1}}, {1, 1}, {0, 0}, {1, 1});
+  none.grad_weight = packed(none.grad_weight, ACL_FORMAT_FRACTAL_Z, MemoryFormat::fractal_z, 1, 8);
+  none.run();
+  for (std::int64_t i = 0; i < product(*none.grad_weight.storage); ++i) EXPECT_EQ(none.grad_weight[i], 0);
+}
+
 TEST(ConvolutionBackward, RoundsToWhatTheOutputsAre) {
   Random random(3);
   Call c = Call::of({{1, 2, 3}}, {{1, 2, 5}}, {{2, 2, 3}}, {1}, {0}, {1});
@@ -228,10 +278,25 @@ TEST(ConvolutionBackward, RefusesInPhaseOne) {
       {"undefined dtype", 161002, "gradOutput must be FLOAT", [](Call& c) { c.grad_output.dtype = ACL_DT_UNDEFINED; }},
       {"int32 output", 161002, "gradWeight must be FLOAT", [](Call& c) { c.grad_weight.dtype = ACL_INT32; }},
       {"8-bit bias", 561103, "gradBias must be FLOAT", [](Call& c) { c.grad_bias.dtype = ACL_HIFLOAT8; }},
-      {"NHWC", 161002, "input of rank 4 must have format ND or NCHW, got aclFormat 1",
+      {"NHWC", 161002, "input of rank 4 must have format ND, NCHW or NC1HWC0, got aclFormat 1",
        [](Call& c) { c.input.format = ACL_FORMAT_NHWC; }},
-      {"format of another rank", 161002, "weight of rank 4 must have format ND or NCHW",
+      {"format of another rank", 161002, "weight of rank 4 must have format ND, NCHW or FRACTAL_Z, got aclFormat 30",
        [](Call& c) { c.weight.format = ACL_FORMAT_NCDHW; }},
+      {"blocks of weights", 161002, "input of rank 4 must have format ND, NCHW or NC1HWC0, got aclFormat 4",
+       [](Call& c) { c.input.format = ACL_FORMAT_FRACTAL_Z; }},
+      {"blocks of images", 161002, "weight of rank 4 must have format ND, NCHW or FRACTAL_Z, got aclFormat 3",
+       [](Call& c) { c.weight.format = ACL_FORMAT_NC1HWC0; }},
+      {"storage of blocks", 161002, "input must have storage [2, 2, 7, 7, 1], got [2, 2, 7, 7, 1, 1]",
+       [](Call& c) { c.input.format = ACL_FORMAT_NC1HWC0, c.input.storage = {2, 2, 7, 7, 1, 1}; }},
+      {"storage without C0", 161002, "gradInput must have storage [2, 1, 7, 7, 7], got [2, 2, 7, 7]",
+       [](Call& c) { c.grad_input.format = ACL_FORMAT_NC1HWC0; }},
+      {"offset of blocks", 161002, "weight must have no offset and the strides of [2, 2, 1, 1]",
+       [](Call& c) { c.weight.format = ACL_FORMAT_FRACTAL_Z, c.weight.storage = {1, 1, 16, 8}, c.weight.offset = 1; }},
+      {"strides of blocks", 161002, "gradOutput must have no offset and the strides of",
+       [](Call& c) {
+         c.grad_output.format = ACL_FORMAT_NC1HWC0, c.grad_output.storage = {2, 1, 7, 7, 8};
+         c.grad_output.strides = {98, 1, 14, 2};
+       }},
       {"output format", 161002, "gradInput of rank 4", [](Call& c) { c.grad_input.format = ACL_FORMAT_NHWC; }},
       {"bias format", 161002, "gradBias must have format ND", [](Call& c) { c.grad_bias.format = ACL_FORMAT_NCHW; }},
       {"stride 0", 161002, "stride must be at least 1", [](Call& c) { c.stride = {1, 0}; }},

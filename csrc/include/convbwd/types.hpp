@@ -99,17 +99,17 @@ enum class MemoryFormat : std::uint8_t {
   fractal_z_3d,
 };
 
-/// Dense memory in a format whose channel axis may be split. c0 is a block of channels, 0 for 32 bytes of elements, by
-/// Ascend's rule.
+/// Dense memory in a format whose channel axis may be split.
 struct Packing {
   MemoryFormat format = MemoryFormat::nchw;
-  std::int64_t c0 = 0;
+  std::int64_t c0 = 0;      ///< channels of a block; 0: 32 bytes of them, by Ascend's rule
+  std::int64_t groups = 0;  ///< that weights were packed with, which must be those of the call; 0: that they are
 };
 
 /// A tensor that somebody else owns. Axes are in channels-first order whatever the memory order is:
 /// strides, in elements, may be negative, zero (inputs only) or permuted; empty strides mean C-contiguous.
 /// Images are (N, C, *spatial), weights (C_out, C_in / groups, *kernel), transposed (C_in, C_out / groups, *kernel).
-/// With a packing strides are empty and the elements lie as it says, weights with the groups of the call.
+/// With a packing strides are empty and the elements lie as it says.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::float32;
