@@ -283,6 +283,24 @@ INSTANTIATE_TEST_SUITE_P(
            r.result_dtypes[1] = DType::float16;
          },
          "grad_weight.dtype must be float32 or hifloat8, got float16", ErrorKind::type},
+        {"FormatOfOtherRank", [](Request& r) { r.input.packing = Packing{MemoryFormat::ndc1hwc0}; },
+         "input must fit its format, got NDC1HWC0: formats: NDC1HWC0 must have 5 axes, got 4"},
+        {"FormatOfWeights", [](Request& r) { r.grad_output->packing = Packing{MemoryFormat::fractal_z}; },
+         "grad_output must have a format of images, got FRACTAL_Z"},
+        {"FormatAndStrides",
+         [](Request& r) {
+           r.weight.packing = Packing{MemoryFormat::fractal_z};
+           r.weight.strides = {27, 9, 3, 1};
+         },
+         "weight.strides must be empty where it has a format, got (27, 9, 3, 1)"},
+        {"FormatOfOtherGroups", [](Request& r) { r.weight.packing = Packing{MemoryFormat::fractal_z, 8, 1}; },
+         "weight must be packed with groups = 2, got 1"},
+        {"FormatTooLarge",
+         [](Request& r) { r.input.packing = Packing{MemoryFormat::nc1hwc0, std::int64_t{1} << 55}; },
+         "input must take less than 2**63 bytes, got more in NC1HWC0"},
+        {"FormatOfBias", [](Request& r) { r.result_packings[2] = Packing{}; }, "grad_bias must have no format, got NCHW"},
+        {"FormatOfResult", [](Request& r) { r.result_packings[1] = Packing{MemoryFormat::fractal_z, -1}; },
+         "grad_weight must fit its format, got FRACTAL_Z: formats: c0 must be at least 1, got -1"},
         {"ChannelsLastMessage",
          [](Request& r) {
            r.channels_last = true;

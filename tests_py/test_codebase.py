@@ -84,6 +84,8 @@ def test_there_is_one_version() -> None:
                 "infiniop/ops/conv_backward.h",
             ],
         ),
+        ("ascend-home", ["include/acl/acl.h", "lib64/libascendcl.so", "lib64/libopapi.so", "lib64/libnnopbase.so"]),
+        ("infini-root", ["include/infiniop.h", "lib/libinfiniop.so", "lib/libinfinirt.so"]),
     ],
 )
 def test_installed_files_are_found(option: str, names: list[str], capsys: pytest.CaptureFixture[str]) -> None:

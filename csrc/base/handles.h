@@ -11,6 +11,13 @@
 
 namespace convbwd {
 
+/// A number for all tables together, outside the addresses that x86-64 and aarch64 give to processes: who follows it
+/// fails at once.
+inline std::uintptr_t next_handle() {
+  static std::atomic<std::uintptr_t> next{std::uintptr_t{1} << 62};
+  return next += 16;
+}
+
 /// Objects of one kind. A handle is a number in the shape of a pointer that no table ever gives twice, so one that is
 /// null, made up or destroyed is noticed and never followed. Safe to use from many threads: who found an object may use
 /// it while another thread removes it.
@@ -49,12 +56,6 @@ class HandleTable {
   }
 
  private:
-  // Outside the addresses that x86-64 and aarch64 give to processes: who follows a handle fails at once.
-  static std::uintptr_t next_handle() {
-    static std::atomic<std::uintptr_t> next{std::uintptr_t{1} << 62};
-    return next += 16;
-  }
-
   mutable std::mutex mutex_;
   std::unordered_map<std::uintptr_t, std::shared_ptr<Object>> objects_;
 };

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/allocations.h"
+#include "base/cpu.h"
 #include "infiniop.h"
 #include "infiniop/objects.h"
 #include "infinirt.h"
@@ -12,7 +13,14 @@ using namespace convbwd::infiniop;
 
 namespace {
 
-Allocations& memory() {
+struct Stream {};
+struct Event {};
+
+Allocations& device_memory() {
+  static auto& allocations = *new Allocations;
+  return allocations;
+}
+Allocations& host_memory() {
   static auto& allocations = *new Allocations;
   return allocations;
 }
@@ -22,14 +30,72 @@ void need_out(T* pointer, const char* name) {
   if (pointer == nullptr) refuse(INFINI_STATUS_NULL_POINTER, name, " must not be null");
 }
 
+// False on a thread that has set a device which is not here, and perhaps did not look at what came back.
+thread_local bool t_has_device = true;
+
+void need_device() {
+  if (!t_has_device)
+    refuse(INFINI_STATUS_DEVICE_NOT_INITIALIZED, "the device that this thread has set is not here; infinirtSetDevice "
+                                                 "must be called with INFINI_DEVICE_CPU and 0");
+}
+
+void allocate(void** pointer, std::size_t size, Allocations& memory) {
+  need_out(pointer, "p_ptr");
+  need_device();
+  void* const allocated = memory.allocate(size);
+  if (allocated == nullptr) refuse(INFINI_STATUS_INTERNAL_ERROR, "cannot allocate ", size, " bytes");
+  *pointer = allocated;
+}
+
+void release(void* pointer, Allocations& memory) {
+  if (pointer && !memory.release(pointer))
+    refuse(INFINI_STATUS_BAD_PARAM, "ptr was not allocated by the sibling of this function, or was freed before");
+}
+
+void copy(void* dst, const void* src, std::size_t size, infinirtMemcpyKind_t kind) {
+  if (kind < INFINIRT_MEMCPY_H2H || kind > INFINIRT_MEMCPY_D2D)
+    refuse(INFINI_STATUS_BAD_PARAM, "kind must be an infinirtMemcpyKind_t, got ", static_cast<int>(kind));
+  if (size == 0) return;
+  need_out(dst, "dst");
+  need_out(src, "src");
+  for (const void* pointer : {static_cast<const void*>(dst), src})
+    for (const Allocations* memory : {&device_memory(), &host_memory()})
+      if (const auto room = memory->room(pointer); room && size > *room)
+        refuse(INFINI_STATUS_BAD_PARAM, "size must be at most ", *room, ", what is left in the memory, got ", size);
+  std::memmove(dst, src, size);
+}
+
+void check_stream(infinirtStream_t stream) {
+  if (stream) need<Stream>(stream, "stream", INFINI_STATUS_NULL_POINTER);
+}
+void check_event(infinirtEvent_t event) { need<Event>(event, "event", INFINI_STATUS_NULL_POINTER); }
+
 }  // namespace
 
 const char* infiniopGetRecentErrMsg() { return RecentMessage::take(); }
 
 infiniStatus_t infinirtInit() { return INFINI_STATUS_SUCCESS; }
 
+infiniStatus_t infinirtGetAllDeviceCount(int* counts) {
+  return status_of("infinirtGetAllDeviceCount", [&] {
+    need_out(counts, "count_array");
+    for (int type = 0; type < INFINI_DEVICE_TYPE_COUNT; ++type) counts[type] = type == INFINI_DEVICE_CPU;
+  });
+}
+
+infiniStatus_t infinirtGetDeviceCount(infiniDevice_t device, int* count) {
+  return status_of("infinirtGetDeviceCount", [&] {
+    need_out(count, "count");
+    if (device < 0 || device >= INFINI_DEVICE_TYPE_COUNT)
+      refuse(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "device must be an infiniDevice_t, got ",
+             static_cast<int>(device));
+    *count = device == INFINI_DEVICE_CPU;
+  });
+}
+
 infiniStatus_t infinirtSetDevice(infiniDevice_t device, int device_id) {
   return status_of("infinirtSetDevice", [&] {
+    t_has_device = device == INFINI_DEVICE_CPU && device_id == 0;
     if (device != INFINI_DEVICE_CPU)
       refuse(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "device must be INFINI_DEVICE_CPU, got ",
              static_cast<int>(device));
@@ -46,39 +112,85 @@ infiniStatus_t infinirtGetDevice(infiniDevice_t* device, int* device_id) {
 
 infiniStatus_t infinirtDeviceSynchronize() { return INFINI_STATUS_SUCCESS; }
 
+infiniStatus_t infinirtStreamCreate(infinirtStream_t* stream) {
+  return status_of("infinirtStreamCreate", [&] {
+    need_out(stream, "stream_ptr");
+    need_device();
+    *stream = table<Stream>().insert(std::make_shared<Stream>());
+  });
+}
+infiniStatus_t infinirtStreamDestroy(infinirtStream_t stream) {
+  return status_of("infinirtStreamDestroy", [&] { destroy<Stream>(stream, "stream", INFINI_STATUS_NULL_POINTER); });
+}
+infiniStatus_t infinirtStreamSynchronize(infinirtStream_t stream) {
+  return status_of("infinirtStreamSynchronize", [&] { check_stream(stream); });
+}
+infiniStatus_t infinirtStreamWaitEvent(infinirtStream_t stream, infinirtEvent_t event) {
+  return status_of("infinirtStreamWaitEvent", [&] { check_stream(stream), check_event(event); });
+}
+
+infiniStatus_t infinirtEventCreate(infinirtEvent_t* event) {
+  return status_of("infinirtEventCreate", [&] {
+    need_out(event, "event_ptr");
+    *event = table<Event>().insert(std::make_shared<Event>());
+  });
+}
+infiniStatus_t infinirtEventRecord(infinirtEvent_t event, infinirtStream_t stream) {
+  return status_of("infinirtEventRecord", [&] { check_event(event), check_stream(stream); });
+}
+infiniStatus_t infinirtEventQuery(infinirtEvent_t event, infinirtEventStatus_t* status) {
+  return status_of("infinirtEventQuery", [&] {
+    check_event(event);
+    need_out(status, "status_ptr");
+    *status = INFINIRT_EVENT_COMPLETE;
+  });
+}
+infiniStatus_t infinirtEventSynchronize(infinirtEvent_t event) {
+  return status_of("infinirtEventSynchronize", [&] { check_event(event); });
+}
+infiniStatus_t infinirtEventDestroy(infinirtEvent_t event) {
+  return status_of("infinirtEventDestroy", [&] { destroy<Event>(event, "event", INFINI_STATUS_NULL_POINTER); });
+}
+
 infiniStatus_t infinirtMalloc(void** pointer, size_t size) {
-  return status_of("infinirtMalloc", [&] {
-    need_out(pointer, "p_ptr");
-    void* const allocated = memory().allocate(size);
-    if (allocated == nullptr) refuse(INFINI_STATUS_INTERNAL_ERROR, "cannot allocate ", size, " bytes");
-    *pointer = allocated;
-  });
+  return status_of("infinirtMalloc", [&] { allocate(pointer, size, device_memory()); });
 }
-
+infiniStatus_t infinirtMallocHost(void** pointer, size_t size) {
+  return status_of("infinirtMallocHost", [&] { allocate(pointer, size, host_memory()); });
+}
+infiniStatus_t infinirtMallocAsync(void** pointer, size_t size, infinirtStream_t stream) {
+  return status_of("infinirtMallocAsync", [&] { check_stream(stream), allocate(pointer, size, device_memory()); });
+}
 infiniStatus_t infinirtFree(void* pointer) {
-  return status_of("infinirtFree", [&] {
-    if (pointer && !memory().release(pointer))
-      refuse(INFINI_STATUS_BAD_PARAM, "ptr was not allocated by infinirtMalloc, or was freed before");
-  });
+  return status_of("infinirtFree", [&] { release(pointer, device_memory()); });
+}
+infiniStatus_t infinirtFreeHost(void* pointer) {
+  return status_of("infinirtFreeHost", [&] { release(pointer, host_memory()); });
+}
+infiniStatus_t infinirtFreeAsync(void* pointer, infinirtStream_t stream) {
+  return status_of("infinirtFreeAsync", [&] { check_stream(stream), release(pointer, device_memory()); });
+}
+infiniStatus_t infinirtMemcpy(void* dst, const void* src, size_t size, infinirtMemcpyKind_t kind) {
+  return status_of("infinirtMemcpy", [&] { copy(dst, src, size, kind); });
+}
+infiniStatus_t infinirtMemcpyAsync(void* dst, const void* src, size_t size, infinirtMemcpyKind_t kind,
+                                   infinirtStream_t stream) {
+  return status_of("infinirtMemcpyAsync", [&] { check_stream(stream), copy(dst, src, size, kind); });
 }
 
-infiniStatus_t infinirtMemcpy(void* dst, const void* src, size_t size, infinirtMemcpyKind_t kind) {
-  return status_of("infinirtMemcpy", [&] {
-    if (kind < INFINIRT_MEMCPY_H2H || kind > INFINIRT_MEMCPY_D2D)
-      refuse(INFINI_STATUS_BAD_PARAM, "kind must be an infinirtMemcpyKind_t, got ", static_cast<int>(kind));
-    if (size == 0) return;
-    need_out(dst, "dst");
-    need_out(src, "src");
-    for (const void* pointer : {static_cast<const void*>(dst), src})
-      if (const auto room = memory().room(pointer); room && size > *room)
-        refuse(INFINI_STATUS_BAD_PARAM, "size must be at most ", *room, ", what is left in the memory, got ", size);
-    std::memmove(dst, src, size);
-  });
+infiniStatus_t infiniopSetRuntimeDevice(infiniDevice_t device, int device_id) {
+  return infinirtSetDevice(device, device_id);
 }
 
 infiniStatus_t infiniopCreateHandle(infiniopHandle_t* handle) {
   return status_of("infiniopCreateHandle", [&] {
     need_out(handle, "handle_ptr");
+    need_device();
+    try {
+      active_isa();
+    } catch (const Error& error) {
+      refuse(INFINI_STATUS_DEVICE_ARCHITECTURE_NOT_SUPPORTED, error.what());
+    }
     *handle = static_cast<infiniopHandle_t>(table<Handle>().insert(std::make_shared<Handle>()));
   });
 }

@@ -40,7 +40,13 @@ def print_place(option: str) -> None:
     """Print where the C and C++ files of the package are: what the option of this name asks for."""
     root = Path(convbwd.__file__).parent
     includes = [root / "include", *(root / "include" / face for face in _FACES)]
-    places = {"cmakedir": [root / "lib" / "cmake" / "convbwd"], "libdir": [root / "lib"], "includes": includes}[option]
+    places = {
+        "cmakedir": [root / "lib" / "cmake" / "convbwd"],
+        "libdir": [root / "lib"],
+        "includes": includes,
+        "ascend-home": [root / "lib" / "convbwd" / "ascend"],
+        "infini-root": [root / "lib" / "convbwd" / "infini"],
+    }[option]
     for place in places:
         if not place.is_dir():
             sys.exit(f"{place} does not exist: this convbwd was not installed by pip")
@@ -118,6 +124,8 @@ def main(arguments: list[str] | None = None) -> None:
         ("cmakedir", "print the directory for CMAKE_PREFIX_PATH"),
         ("libdir", "print the directory of the libraries"),
         ("includes", "print the compiler's options for the headers"),
+        ("ascend-home", "print the directory that programs take for ASCEND_HOME_PATH"),
+        ("infini-root", "print the directory that programs take for INFINI_ROOT"),
     ):
         places.add_argument(f"--{option}", action="store_const", dest="place", const=option, help=text)
     options = parser.parse_args(arguments)

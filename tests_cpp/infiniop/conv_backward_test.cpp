@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
@@ -317,6 +319,7 @@ TEST(Runtime, DeviceAndMemory) {
   EXPECT_EQ(infinirtGetDevice(nullptr, nullptr), INFINI_STATUS_SUCCESS);
   EXPECT_EQ(device, INFINI_DEVICE_CPU);
   EXPECT_EQ(id, 0);
+  EXPECT_EQ(infinirtSetDevice(INFINI_DEVICE_CPU, 0), INFINI_STATUS_SUCCESS);
   EXPECT_EQ(infinirtDeviceSynchronize(), INFINI_STATUS_SUCCESS);
 
   void* memory = nullptr;
@@ -335,6 +338,105 @@ TEST(Runtime, DeviceAndMemory) {
   EXPECT_EQ(infinirtFree(memory), INFINI_STATUS_BAD_PARAM);
   EXPECT_EQ(infinirtFree(host), INFINI_STATUS_BAD_PARAM);
   EXPECT_EQ(infinirtFree(nullptr), INFINI_STATUS_SUCCESS);
+}
+
+TEST(Runtime, ADeviceThatIsNotHereCannotBeUsed) {
+  infiniopHandle_t handle = nullptr;
+  infinirtStream_t stream = nullptr;
+  void* memory = nullptr;
+  EXPECT_EQ(infiniopSetRuntimeDevice(INFINI_DEVICE_NVIDIA, 0), INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
+  EXPECT_EQ(infiniopCreateHandle(&handle), INFINI_STATUS_DEVICE_NOT_INITIALIZED);
+  EXPECT_NE(std::string(infiniopGetRecentErrMsg()).find("must be called with INFINI_DEVICE_CPU"), std::string::npos);
+  EXPECT_EQ(infinirtMalloc(&memory, 8), INFINI_STATUS_DEVICE_NOT_INITIALIZED);
+  EXPECT_EQ(infinirtStreamCreate(&stream), INFINI_STATUS_DEVICE_NOT_INITIALIZED);
+  std::thread([] {  // another thread has the processor
+    infiniopHandle_t other = nullptr;
+    EXPECT_EQ(infiniopCreateHandle(&other), INFINI_STATUS_SUCCESS);
+    EXPECT_EQ(infiniopDestroyHandle(other), INFINI_STATUS_SUCCESS);
+  }).join();
+  EXPECT_EQ(infiniopSetRuntimeDevice(INFINI_DEVICE_CPU, 0), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infiniopCreateHandle(&handle), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infiniopDestroyHandle(handle), INFINI_STATUS_SUCCESS);
+  EXPECT_TRUE(memory == nullptr && stream == nullptr);
+}
+
+// Runs in a process of its own, which has not chosen its instructions yet.
+TEST(RuntimeDeathTest, InstructionsThatTheProcessorLacks) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_EXIT(
+      {
+        setenv("CONVBWD_ISA", "none", 1);
+        infiniopHandle_t handle = nullptr;
+        const infiniStatus_t status = infiniopCreateHandle(&handle);
+        std::fputs(infiniopGetRecentErrMsg(), stderr);
+        std::_Exit(status);
+      },
+      testing::ExitedWithCode(INFINI_STATUS_DEVICE_ARCHITECTURE_NOT_SUPPORTED),
+      "infiniopCreateHandle: CONVBWD_ISA must name an instruction set of this machine");
+}
+
+extern "C" infiniStatus_t infiniopCreateConvDescriptor(void*, void**);
+TEST(Runtime, OtherOperatorsAreNotImplemented) {
+  void* desc = nullptr;
+  EXPECT_EQ(infiniopCreateConvDescriptor(nullptr, &desc), INFINI_STATUS_NOT_IMPLEMENTED);
+  EXPECT_STREQ(infiniopGetRecentErrMsg(),
+               "infiniopCreateConvDescriptor: ConvBackward is the only operator here");
+  EXPECT_EQ(desc, nullptr);
+}
+
+TEST(Runtime, StreamsAndEvents) {
+  infinirtStream_t stream = nullptr;
+  infinirtEvent_t event = nullptr;
+  infinirtEventStatus_t status = INFINIRT_EVENT_NOT_READY;
+  EXPECT_EQ(infinirtStreamCreate(nullptr), INFINI_STATUS_NULL_POINTER);
+  EXPECT_EQ(infinirtEventCreate(nullptr), INFINI_STATUS_NULL_POINTER);
+  ASSERT_EQ(infinirtStreamCreate(&stream), INFINI_STATUS_SUCCESS);
+  ASSERT_EQ(infinirtEventCreate(&event), INFINI_STATUS_SUCCESS);
+  for (const infinirtStream_t s : {stream, infinirtStream_t{}}) {
+    EXPECT_EQ(infinirtEventRecord(event, s), INFINI_STATUS_SUCCESS);
+    EXPECT_EQ(infinirtStreamWaitEvent(s, event), INFINI_STATUS_SUCCESS);
+    EXPECT_EQ(infinirtStreamSynchronize(s), INFINI_STATUS_SUCCESS);
+  }
+  EXPECT_EQ(infinirtEventQuery(event, &status), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(status, INFINIRT_EVENT_COMPLETE);
+  EXPECT_EQ(infinirtEventQuery(event, nullptr), INFINI_STATUS_NULL_POINTER);
+  EXPECT_EQ(infinirtEventSynchronize(event), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infinirtEventRecord(stream, stream), INFINI_STATUS_BAD_PARAM);  // no event
+  EXPECT_EQ(infinirtStreamWaitEvent(event, event), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtEventDestroy(event), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infinirtEventDestroy(event), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtEventSynchronize(nullptr), INFINI_STATUS_NULL_POINTER);
+  EXPECT_EQ(infinirtStreamDestroy(stream), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infinirtStreamDestroy(stream), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtStreamDestroy(nullptr), INFINI_STATUS_NULL_POINTER);
+  EXPECT_EQ(infinirtStreamSynchronize(stream), INFINI_STATUS_BAD_PARAM);
+
+  void *host = nullptr, *device = nullptr;
+  ASSERT_EQ(infinirtMallocHost(&host, 16), INFINI_STATUS_SUCCESS);
+  ASSERT_EQ(infinirtMallocAsync(&device, 16, nullptr), INFINI_STATUS_SUCCESS);
+  std::fill_n(static_cast<char*>(host), 16, 'x');
+  EXPECT_EQ(infinirtMemcpyAsync(device, host, 16, INFINIRT_MEMCPY_H2D, nullptr), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(static_cast<char*>(device)[15], 'x');
+  EXPECT_EQ(infinirtMemcpyAsync(device, host, 16, INFINIRT_MEMCPY_H2D, stream), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtMemcpy(device, static_cast<char*>(host) + 1, 16, INFINIRT_MEMCPY_H2D), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtFree(host), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtFreeHost(device), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtFreeHost(host), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infinirtFreeAsync(device, stream), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtFreeAsync(device, nullptr), INFINI_STATUS_SUCCESS);
+}
+
+TEST(Runtime, CountsDevices) {
+  int counts[INFINI_DEVICE_TYPE_COUNT], count = -1;
+  ASSERT_EQ(infinirtGetAllDeviceCount(counts), INFINI_STATUS_SUCCESS);
+  for (int type = 0; type < INFINI_DEVICE_TYPE_COUNT; ++type) {
+    EXPECT_EQ(counts[type], type == INFINI_DEVICE_CPU);
+    EXPECT_EQ(infinirtGetDeviceCount(static_cast<infiniDevice_t>(type), &count), INFINI_STATUS_SUCCESS);
+    EXPECT_EQ(count, counts[type]);
+  }
+  EXPECT_EQ(infinirtGetDeviceCount(INFINI_DEVICE_TYPE_COUNT, &count), INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
+  EXPECT_EQ(infinirtGetDeviceCount(INFINI_DEVICE_CPU, nullptr), INFINI_STATUS_NULL_POINTER);
+  EXPECT_EQ(infinirtGetAllDeviceCount(nullptr), INFINI_STATUS_NULL_POINTER);
 }
 
 TEST(Runtime, HandlesAndDescriptors) {
