@@ -111,8 +111,7 @@ void check_problem(const Problem& p, Random& random) {
   constexpr Layouts kBlocked{Layout::blocked, Layout::blocked, Layout::blocked};
   for (const Unknown unknown : kUnknowns) {
     Call calls[] = {Call(p, unknown, {t, t, t}), Call(p, unknown, {t, t, t}, kOther, true),
-                    Call(p, unknown, {t, t, t}, kBlocked, true),
-                    random_call<T>(p, unknown, random)};
+                    Call(p, unknown, {t, t, t}, kBlocked, true), random_call<T>(p, unknown, random)};
     for (Call& call : calls) {
       check_call<T>(call, unknown, random);
       if (testing::Test::HasFailure()) return;

@@ -140,9 +140,7 @@ def test_gradients_of_each_image() -> None:
     for got, plain in zip(convbwd.convolution_backward(*given, **parameters, per_sample=True), expected, strict=True):
         assert got is not None and plain is not None and got.tobytes() == plain.tobytes()
     with pytest.raises(ValueError, match="grad_weight must have no format where per_sample is True, got FRACTAL_Z"):
-        convbwd.convolution_backward(
-            *given, **parameters, per_sample=True, out=(None, noise(w, "FRACTAL_Z"), None)
-        )
+        convbwd.convolution_backward(*given, **parameters, per_sample=True, out=(None, noise(w, "FRACTAL_Z"), None))
 
 
 def test_plans_keep_the_formats() -> None:
@@ -194,8 +192,14 @@ def test_mistakes() -> None:
     refused("grad_output.shape must be the output shape", packed(x[:1], "NC1HWC0"), x, w)
     refused("out[0].shape must be that of the gradient", dy, x, w, out=(packed(x[:1], "NC1HWC0"), None, None))
     refused("out[0] must not share memory with input", dy, image, w, out=(image, None, None))
-    refused("out[1].dtype must be", dy, x, w, out=(None, packed(w.astype(np.float16), "FRACTAL_Z", 2), None),
-            error=TypeError)
+    refused(
+        "out[1].dtype must be",
+        dy,
+        x,
+        w,
+        out=(None, packed(w.astype(np.float16), "FRACTAL_Z", 2), None),
+        error=TypeError,
+    )
     image.array.flags.writeable = False
     refused("out[0] must be writeable", dy, x, w, out=(image, None, None))
     weights.array.shape = (-1,)

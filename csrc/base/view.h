@@ -43,9 +43,7 @@ struct View {
     return rest + (plain() ? i[0] * stride[0] + i[1] * stride[1] : split_offset(i[0], i[1]));
   }
   /// Of element i of an axis; of axis 0 of weights within a group.
-  Index along(std::size_t axis, Index i) const {
-    return axis == 1 && !plain() ? split_offset(0, i) : i * stride[axis];
-  }
+  Index along(std::size_t axis, Index i) const { return axis == 1 && !plain() ? split_offset(0, i) : i * stride[axis]; }
   /// How many of `count` elements of an axis, from i on, lie a stride apart.
   Index run(std::size_t axis, Index i, Index count) const {
     return axis == 1 && !plain() ? std::min(count, split.block - (split.first + i) % split.block) : count;

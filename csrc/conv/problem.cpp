@@ -419,8 +419,7 @@ Checked check(const Request& r) {
     result.results[0].shape = result.output_shape;
     check_bytes(r, "output", result.output_shape, result.results[0].dtype);
     check_strides(r, "output", true, result.output_shape, r.result_strides[0]);
-    check_packing(r, "output", result.output_shape, result.results[0].dtype, r.result_packings[0],
-                  r.result_strides[0]);
+    check_packing(r, "output", result.output_shape, result.results[0].dtype, r.result_packings[0], r.result_strides[0]);
     return result;
   }
 

@@ -110,8 +110,8 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
             if (rows_dense)
               panel[j] = slot.taps[(channel - c0) * taps + slot.member[member]];
             else
-              load_row(kernels_, panel + j,
-                       advance(from, w.dtype, w.along(weight_n_, channel) + slot.member[member]), w.dtype, 1, 1);
+              load_row(kernels_, panel + j, advance(from, w.dtype, w.along(weight_n_, channel) + slot.member[member]),
+                       w.dtype, 1, 1);
             if (member_major_) {
               if (++channel == channels) channel = 0, ++member;
             } else if (++member == s.members) {

@@ -48,7 +48,8 @@ void Gather<T>::store_runs(const View& d, Index channels, const Set& s, const Bo
   const auto put = [&](Index at, Index column, Index count, Index place, Index channel) {
     if (!pixels) {
       for (Index j = 0; j < count; ++j)
-        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + channel + (member_major_ ? j : 0), 1);
+        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + channel + (member_major_ ? j : 0),
+                  1);
       return;
     }
     while (count > 0) {

@@ -35,9 +35,10 @@ void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::
     for (Index r = first; r < first + run; r += kStoreRows) {
       const int rows = static_cast<int>(std::min<Index>(kStoreRows, first + run - r));
       const Index t = first_tap + r % taps;
-      const Index at = w.along(rows_axis, r / taps) + (dense ? t
-                                              : t / (p.w[1] * p.w[2]) * w.stride[2] +
-                                                    t / p.w[2] % p.w[1] * w.stride[3] + t % p.w[2] * w.stride[4]);
+      const Index at =
+          w.along(rows_axis, r / taps) +
+          (dense ? t
+                 : t / (p.w[1] * p.w[2]) * w.stride[2] + t / p.w[2] % p.w[1] * w.stride[3] + t % p.w[2] * w.stride[4]);
       const T* from = tiles + r * pitch;
       if (!across) {
         for (Index i = 0; i < rows; ++i)

@@ -143,9 +143,10 @@ void convert_format(void* to, MemoryFormat to_format, const void* from, MemoryFo
   struct {
     DType carrier;  // any type of that size
     void (*copy)(const View&, const View&);
-  } kinds[] = {{DType::hifloat8, &copy<1>}, {DType::float16, &copy<2>}, {DType::float32, &copy<4>}, {DType::float64, &copy<8>}};
-  const auto kind =
-      std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return size_of(k.carrier) == element_bytes; });
+  } kinds[] = {
+      {DType::hifloat8, &copy<1>}, {DType::float16, &copy<2>}, {DType::float32, &copy<4>}, {DType::float64, &copy<8>}};
+  const auto kind = std::find_if(std::begin(kinds), std::end(kinds),
+                                 [&](const auto& k) { return size_of(k.carrier) == element_bytes; });
   if (kind == std::end(kinds)) fail("elements must have 1, 2, 4 or 8 bytes, got ", std::to_string(element_bytes));
   std::memset(to, 0, static_cast<std::size_t>(times(t.elements(), static_cast<Index>(element_bytes))));
   if (t.elements() == 0 || f.elements() == 0) return;

@@ -6,15 +6,15 @@ using namespace convbwd::infiniop;
 
 #define CONVBWD_OPERATORS(X)                                                                                     \
   X(Add)                                                                                                         \
-  X(Attention) X(AvgPool) X(AvgPoolBackward) X(CausalSoftmax) X(Clip) X(Conv) X(CrossEntropyLoss) X(Dequantize) \
-  X(Gemm) X(InterpolateNearest) X(MaxPool) X(MaxPoolBackward) X(Mul) X(RMSNorm) X(RandomSample) X(Rearrange)    \
-  X(Relu) X(RoPE) X(RoPEv2) X(Softplus) X(Sub) X(SwiGLU) X(Topkrouter)
+  X(Attention)                                                                                                   \
+  X(AvgPool) X(AvgPoolBackward) X(CausalSoftmax) X(Clip) X(Conv) X(CrossEntropyLoss) X(Dequantize) X(Gemm)       \
+      X(InterpolateNearest) X(MaxPool) X(MaxPoolBackward) X(Mul) X(RMSNorm) X(RandomSample) X(Rearrange) X(Relu) \
+          X(RoPE) X(RoPEv2) X(Softplus) X(Sub) X(SwiGLU) X(Topkrouter)
 
-#define CONVBWD_FUNCTION(name)                                                                  \
-  extern "C" INFINI_API infiniStatus_t name() {                                                 \
-    return status_of(#name, [] {                                                                \
-      convbwd::refuse(INFINI_STATUS_NOT_IMPLEMENTED, "ConvBackward is the only operator here"); \
-    });                                                                                         \
+#define CONVBWD_FUNCTION(name)                                                                                    \
+  extern "C" INFINI_API infiniStatus_t name() {                                                                   \
+    return status_of(                                                                                             \
+        #name, [] { convbwd::refuse(INFINI_STATUS_NOT_IMPLEMENTED, "ConvBackward is the only operator here"); }); \
   }
 #define CONVBWD_OPERATOR(name)                       \
   CONVBWD_FUNCTION(infiniopCreate##name##Descriptor) \

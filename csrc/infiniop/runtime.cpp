@@ -35,8 +35,9 @@ thread_local bool t_has_device = true;
 
 void need_device() {
   if (!t_has_device)
-    refuse(INFINI_STATUS_DEVICE_NOT_INITIALIZED, "the device that this thread has set is not here; infinirtSetDevice "
-                                                 "must be called with INFINI_DEVICE_CPU and 0");
+    refuse(INFINI_STATUS_DEVICE_NOT_INITIALIZED,
+           "the device that this thread has set is not here; infinirtSetDevice "
+           "must be called with INFINI_DEVICE_CPU and 0");
 }
 
 void allocate(void** pointer, std::size_t size, Allocations& memory) {

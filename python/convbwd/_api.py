@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from convbwd import _core
 from convbwd._interop import as_kind
+from convbwd._layouts import Packed
 
 IntOrInts: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 Padding: TypeAlias = str | IntOrInts | Sequence[Sequence[SupportsIndex]]
-Out: TypeAlias = Sequence[NDArray[Any] | None] | None
+Out: TypeAlias = Sequence[NDArray[Any] | Packed | None] | None
 Gradients: TypeAlias = tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]
 
 

@@ -4,6 +4,8 @@ from typing import Any, SupportsIndex, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from convbwd._layouts import Packed
+
 class _Pass(TypedDict):
     result: str
     text: str
@@ -16,9 +18,9 @@ class _Pass(TypedDict):
 class Plan:
     def __init__(
         self,
-        grad_output: NDArray[Any],
-        input: NDArray[Any],
-        weight: NDArray[Any],
+        grad_output: ArrayLike,
+        input: ArrayLike,
+        weight: ArrayLike,
         bias_sizes: Sequence[SupportsIndex] | None = None,
         stride: SupportsIndex | Sequence[SupportsIndex] = 1,
         padding: str | SupportsIndex | Sequence[SupportsIndex] | Sequence[Sequence[SupportsIndex]] = 0,
@@ -45,7 +47,7 @@ class Plan:
         grad_output: ArrayLike,
         input: ArrayLike,
         weight: ArrayLike,
-        out: Sequence[NDArray[Any] | None] | None,
+        out: Sequence[NDArray[Any] | Packed | None] | None,
         workspace: Any,
     ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
     def explain(self) -> str: ...
@@ -72,7 +74,7 @@ def convolution_backward(
     cube_math_type: SupportsIndex = 0,
     soc: str = "a2",
     dtype: str | None = None,
-    out: Sequence[NDArray[Any] | None] | None = None,
+    out: Sequence[NDArray[Any] | Packed | None] | None = None,
     accumulate: bool = False,
     per_sample: bool = False,
     sums: Sequence[SupportsIndex] = (0, 0, 0, 0),

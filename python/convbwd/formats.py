@@ -1,4 +1,4 @@
-"""Formats of arrays: how numbers are coded (`cast`, `decode`), where elements lie in memory (`pack`, `unpack`)."""
+"""Formats of arrays: how numbers are coded (`cast`, `decode`) and where elements lie (`pack`, `unpack`, `Packed`)."""
 
 from __future__ import annotations
 

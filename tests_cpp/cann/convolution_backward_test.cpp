@@ -381,6 +381,36 @@ TEST(ConvolutionBackward, RefusesByRank) {
   }
 }
 
+TEST(ConvolutionBackward, RefusesInEveryDimensionAndTransposed) {
+  const auto refused = [](Call c, const char* message, const std::function<void(Call&)>& change) {
+    SCOPED_TRACE(message);
+    change(c);
+    EXPECT_EQ(c.plan(), 161002);
+    EXPECT_NE(c.message.find(message), std::string::npos) << c.message;
+  };
+  for (const Call& c : {one_dimensional(), two_dimensional(), three_dimensional()}) {
+    refused(c, "the dilated kernel must fit", [](Call& d) { d.dilation->back() = 20, d.weight.shape.back() = 3; });
+    refused(c, "grad_output.shape must be", [](Call& d) { ++d.grad_output.shape.back(); });
+    refused(c, "stride must be at least 1", [](Call& d) { d.stride->back() = -1; });
+    refused(c, "padding must be at least 0", [](Call& d) { d.padding->back() = -1; });
+    refused(c, "dilation must be at least 1", [](Call& d) { d.dilation->back() = 0; });
+    refused(c, "output_padding must be 0 unless transposed", [](Call& d) { d.output_padding->back() = 1; });
+    refused(c, "gradBias must have shape [2], got [3]", [](Call& d) { d.grad_bias.shape = {3}; });
+  }
+  refused(transposed(), "output_padding must be at least 0", [](Call& d) { d.output_padding = {-1, 0}; });
+  refused(transposed(), "output_padding must be less than", [](Call& d) { d.output_padding = {2, 0}; });
+  refused(transposed(), "weight.shape[0] must be input channels", [](Call& d) { d.weight.shape[0] = 6; });
+  refused(transposed(), "input channels must be divisible by groups", [](Call& d) { d.groups = 3; });
+  refused(transposed(), "grad_output.shape must be", [](Call& d) { d.grad_output.shape[1] = 3; });
+  refused(transposed(), "gradBias must have shape [6]", [](Call& d) { d.grad_bias.shape = {4}; });
+  // As many groups as input channels: each has at least one output channel.
+  refused(two_dimensional(), "weight.shape[0] must be divisible by groups = 2, got 1", [](Call& d) {
+    d.groups = 2;
+    d.weight.shape = {1, 1, 1, 1};
+    d.grad_output.shape[1] = 1;
+  });
+}
+
 TEST(ConvolutionBackward, EmptyInputs) {
   Call batch = Call::of({{0, 3, 5}}, {{0, 2, 7}}, {{3, 2, 3}}, {1}, {0}, {1});
   Call channels = Call::of({{2, 3, 5}}, {{2, 0, 7}}, {{3, 0, 3}}, {1}, {0}, {1});

@@ -353,7 +353,8 @@ TEST(Runtime, ADeviceThatIsNotHereCannotBeUsed) {
     infiniopHandle_t other = nullptr;
     EXPECT_EQ(infiniopCreateHandle(&other), INFINI_STATUS_SUCCESS);
     EXPECT_EQ(infiniopDestroyHandle(other), INFINI_STATUS_SUCCESS);
-  }).join();
+  })
+      .join();
   EXPECT_EQ(infiniopSetRuntimeDevice(INFINI_DEVICE_CPU, 0), INFINI_STATUS_SUCCESS);
   EXPECT_EQ(infiniopCreateHandle(&handle), INFINI_STATUS_SUCCESS);
   EXPECT_EQ(infiniopDestroyHandle(handle), INFINI_STATUS_SUCCESS);
@@ -379,8 +380,7 @@ extern "C" infiniStatus_t infiniopCreateConvDescriptor(void*, void**);
 TEST(Runtime, OtherOperatorsAreNotImplemented) {
   void* desc = nullptr;
   EXPECT_EQ(infiniopCreateConvDescriptor(nullptr, &desc), INFINI_STATUS_NOT_IMPLEMENTED);
-  EXPECT_STREQ(infiniopGetRecentErrMsg(),
-               "infiniopCreateConvDescriptor: ConvBackward is the only operator here");
+  EXPECT_STREQ(infiniopGetRecentErrMsg(), "infiniopCreateConvDescriptor: ConvBackward is the only operator here");
   EXPECT_EQ(desc, nullptr);
 }
 

@@ -18,8 +18,8 @@ inline constexpr DType kDTypeList[] = {CONVBWD_TYPE_LIST(CONVBWD_NAME)};  // ope
 #undef CONVBWD_NAME
 inline constexpr int kResultDTypes = 6;  // of them, what tensors may have
 
-/// blocked has axis 1 in blocks of four. broadcast and expanded have zero strides, which only operands may have; the last
-/// result layout is kResultLayouts - 1.
+/// blocked has axis 1 in blocks of four. broadcast and expanded have zero strides, which only operands may have; the
+/// last result layout is kResultLayouts - 1.
 enum class Layout : std::uint8_t { dense, channels_last, reversed, gaps, permuted, blocked, broadcast, expanded };
 inline constexpr int kLayouts = 8, kResultLayouts = 6;
 
@@ -70,7 +70,9 @@ void for_each_index(const Index5& size, F&& f) {
 class TestTensor {
  public:
   TestTensor(const Index5& size, DType dtype, Layout layout = Layout::dense)
-      : view_{nullptr, dtype, size, strides(size, layout), split(size, layout)}, first_(first()), buffer_(span() * size_of(dtype), 8) {
+      : view_{nullptr, dtype, size, strides(size, layout), split(size, layout)},
+        first_(first()),
+        buffer_(span() * size_of(dtype), 8) {
     view_.data = buffer_.as<std::byte>() + first_ * static_cast<Index>(size_of(dtype));
   }
 

@@ -49,7 +49,7 @@ struct Request {
   std::array<Shape, 3> result_strides;  ///< where results will be written; empty: dense, in (N, *spatial, C) order
                                         ///< where channels_last says so
   std::array<std::optional<Packing>, 3> result_packings;  ///< or in such a format; its lanes without elements become 0
-  std::array<std::optional<DType>, 3> result_dtypes;  ///< what results will be rounded to; empty: see Plan::results
+  std::array<std::optional<DType>, 3> result_dtypes;      ///< what results will be rounded to; empty: see Plan::results
   Algorithm algorithm = Algorithm::automatic;
   Precision precision = Precision::default_;  ///< of what `automatic` chooses
   CubeMathType cube_math_type = CubeMathType::keep_dtype;

@@ -78,8 +78,8 @@ using Shape = std::vector<std::int64_t>;
 /// the direct ones is in no part or in all. All zeros: as suits the request.
 using Sums = std::array<std::int64_t, 4>;
 
-/// Memory formats of images and weights with two ("NCHW", ...) or three spatial dimensions. The letters are axes, from the slowest to the fastest; of weights
-/// N counts output channels and C the input channels of a group.
+/// Memory formats of images and weights with two ("NCHW", ...) or three spatial dimensions. The letters are axes, from
+/// the slowest to the fastest; of weights N counts output channels and C the input channels of a group.
 ///
 /// In the formats with C0 the channel axis is split: channel c is number c % c0 of block c / c0, and lanes that no
 /// channel has are zero. FRACTAL_Z is for weights: (C1 * H * W, N1, 16, C0) with N1 = ceil(N / 16), FRACTAL_Z_3D has

@@ -13,8 +13,9 @@ typedef struct InfiniopHandle* infiniopHandle_t;
 INFINI_API infiniStatus_t infiniopSetRuntimeDevice(infiniDevice_t device, int device_id);
 
 /// INFINI_STATUS_DEVICE_NOT_INITIALIZED where the thread has set a device that is not here,
-/// INFINI_STATUS_DEVICE_ARCHITECTURE_NOT_SUPPORTED where CONVBWD_ISA names instructions that the processor lacks. Null pointers here and in the other files are INFINI_STATUS_NULL_POINTER,
-/// what was destroyed or never made INFINI_STATUS_BAD_PARAM, unless they say otherwise.
+/// INFINI_STATUS_DEVICE_ARCHITECTURE_NOT_SUPPORTED where CONVBWD_ISA names instructions that the processor lacks. Null
+/// pointers here and in the other files are INFINI_STATUS_NULL_POINTER, what was destroyed or never made
+/// INFINI_STATUS_BAD_PARAM, unless they say otherwise.
 INFINI_API infiniStatus_t infiniopCreateHandle(infiniopHandle_t* handle_ptr);
 INFINI_API infiniStatus_t infiniopDestroyHandle(infiniopHandle_t handle);
 
