@@ -4,13 +4,6 @@
 
 using namespace convbwd::infiniop;
 
-#define CONVBWD_OPERATORS(X)                                                                                     \
-  X(Add)                                                                                                         \
-  X(Attention)                                                                                                   \
-  X(AvgPool) X(AvgPoolBackward) X(CausalSoftmax) X(Clip) X(Conv) X(CrossEntropyLoss) X(Dequantize) X(Gemm)       \
-      X(InterpolateNearest) X(MaxPool) X(MaxPoolBackward) X(Mul) X(RMSNorm) X(RandomSample) X(Rearrange) X(Relu) \
-          X(RoPE) X(RoPEv2) X(Softplus) X(Sub) X(SwiGLU) X(Topkrouter)
-
 #define CONVBWD_FUNCTION(name)                                                                                    \
   extern "C" INFINI_API infiniStatus_t name() {                                                                   \
     return status_of(                                                                                             \
@@ -22,4 +15,27 @@ using namespace convbwd::infiniop;
   CONVBWD_FUNCTION(infiniop##name)                   \
   CONVBWD_FUNCTION(infiniopDestroy##name##Descriptor)
 
-CONVBWD_OPERATORS(CONVBWD_OPERATOR)
+CONVBWD_OPERATOR(Add)
+CONVBWD_OPERATOR(Attention)
+CONVBWD_OPERATOR(AvgPool)
+CONVBWD_OPERATOR(AvgPoolBackward)
+CONVBWD_OPERATOR(CausalSoftmax)
+CONVBWD_OPERATOR(Clip)
+CONVBWD_OPERATOR(Conv)
+CONVBWD_OPERATOR(CrossEntropyLoss)
+CONVBWD_OPERATOR(Dequantize)
+CONVBWD_OPERATOR(Gemm)
+CONVBWD_OPERATOR(InterpolateNearest)
+CONVBWD_OPERATOR(MaxPool)
+CONVBWD_OPERATOR(MaxPoolBackward)
+CONVBWD_OPERATOR(Mul)
+CONVBWD_OPERATOR(RMSNorm)
+CONVBWD_OPERATOR(RandomSample)
+CONVBWD_OPERATOR(Rearrange)
+CONVBWD_OPERATOR(Relu)
+CONVBWD_OPERATOR(RoPE)
+CONVBWD_OPERATOR(RoPEv2)
+CONVBWD_OPERATOR(Softplus)
+CONVBWD_OPERATOR(Sub)
+CONVBWD_OPERATOR(SwiGLU)
+CONVBWD_OPERATOR(Topkrouter)

@@ -165,8 +165,10 @@ def convolution_backward(
 
     and its gradients follow by the chain rule [1]_. Dtypes may be mixed: float16 and bfloat16 together give float32.
     16- and 8-bit types are accumulated in float32 and rounded once. Arrays may have any strides and are never written
-    to; results are new and C-contiguous. For the same arguments the bits of the results are always the same, whatever
-    the number of threads.
+    to; results are new and C-contiguous. An array in a memory format of Ascend's operators, as a
+    `convbwd.formats.Packed`, is read where it is, and in ``out`` written; its shape is channels-first whatever
+    ``data_format`` says. For the same arguments the bits of the results are always the same, whatever the number of
+    threads.
 
     With K products in the sum of an element and eps of the type in which it is formed, before the result is rounded to
     its dtype, ``precision`` means
