@@ -1,6 +1,6 @@
 # Links OpenBLAS into `target` as CONVBWD_BLAS says: the system's, else the scipy-openblas32 wheel of the build's Python.
-# Its users include base/blas.h. A Python wheel takes the other wheel only on demand (ON), because it then needs that
-# one at run time as well.
+# Only engine/blas.cpp knows of it, by base/blas.h, so that builds with and without it share all other objects. A Python
+# wheel takes the other wheel only on demand (ON), because it then needs that one at run time as well.
 function(convbwd_use_openblas target)
   if(NOT CONVBWD_BLAS MATCHES "^(OFF|AUTO|ON)$")
     message(FATAL_ERROR "CONVBWD_BLAS must be OFF, AUTO or ON, got '${CONVBWD_BLAS}'")
@@ -24,8 +24,9 @@ function(convbwd_use_openblas target)
 
   if(OpenBLAS_FOUND)
     message(STATUS "OpenBLAS ${OpenBLAS_VERSION}: ${OpenBLAS_LIBRARIES}")
-    target_compile_definitions(${target} PRIVATE CONVBWD_HAVE_BLAS CONVBWD_BLAS_PREFIX=${prefix})
-    target_include_directories(${target} SYSTEM PRIVATE ${OpenBLAS_INCLUDE_DIRS})
+    set_source_files_properties(engine/blas.cpp PROPERTIES
+      COMPILE_DEFINITIONS "CONVBWD_HAVE_BLAS;CONVBWD_BLAS_PREFIX=${prefix}"
+      INCLUDE_DIRECTORIES "${OpenBLAS_INCLUDE_DIRS}")
     set(libraries ${OpenBLAS_LIBRARIES})
     if(SKBUILD AND prefix)  # the wheel was found where pip builds; users have it beside this one
       cmake_path(GET libraries FILENAME name)

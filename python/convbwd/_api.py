@@ -163,9 +163,9 @@ def convolution_backward(
 
     .. math:: y_{n,co,o} = b_{co} + \sum_{ci,t} x_{n,ci,\; o s + t d - p} \, w_{co,ci,t}
 
-    and its gradients follow by the chain rule [1]_. Dtypes may be mixed: float16 and bfloat16 together give float32.
-    16- and 8-bit types are accumulated in float32 and rounded once. Arrays may have any strides and are never written
-    to; results are new and C-contiguous. An array in a memory format of Ascend's operators, as a
+    and its gradients follow by the chain rule [Dumoulin2016]_. Dtypes may be mixed: float16 and bfloat16 together give
+    float32. 16- and 8-bit types are accumulated in float32 and rounded once. Arrays may have any strides and are never
+    written to; results are new and C-contiguous. An array in a memory format of Ascend's operators, as a
     `convbwd.formats.Packed`, is read where it is, and in ``out`` written; its shape is channels-first whatever
     ``data_format`` says. For the same arguments the bits of the results are always the same, whatever the number of
     threads.
@@ -187,7 +187,8 @@ def convolution_backward(
 
     References
     ----------
-    .. [1] V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285, 2016.
+    .. [Dumoulin2016] V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning",
+       arXiv:1603.07285, 2016.
 
     Examples
     --------
@@ -268,10 +269,9 @@ def convolution(
         Kernel; its rank is the number of spatial dimensions + 2.
     bias : array_like, shape (C_out,), optional
         Added to the output, channel by channel. Its dtype does not influence the dtype of the output; not of 8 bits.
-    stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
-    cube_math_type, soc, dtype
+    stride, padding, dilation, transposed, output_padding, groups, data_format
         As in `convolution_backward`.
-    like
+    algorithm, precision, cube_math_type, soc, dtype, like
         As in `convolution_backward`.
 
     Returns

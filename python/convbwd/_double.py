@@ -53,10 +53,9 @@ def convolution_double_backward(
         Gradient with respect to db.
     grad_output, weight, input : array_like
         What `convolution_backward` was given; mind the order, which is ATen's.
-    stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
-    cube_math_type, soc, dtype
+    stride, padding, dilation, transposed, output_padding, groups, data_format
         As in `convolution_backward`.
-    like
+    algorithm, precision, cube_math_type, soc, dtype, like
         As in `convolution_backward`.
     output_mask : sequence of 3 bool, optional
         Which results to compute. The others are None.

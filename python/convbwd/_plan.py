@@ -134,7 +134,7 @@ class Plan:
         ----------
         gflops, gbytes : float, optional
             What the machine can do, in 1e9 floating point operations and bytes a second. With both, each gradient gets
-            the least time that the roofline model allows [1]_.
+            the least time that the roofline model allows [Williams2009]_.
 
         Returns
         -------
@@ -143,8 +143,8 @@ class Plan:
 
         References
         ----------
-        .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline: an insightful visual performance model for
-           multicore architectures", Communications of the ACM 52(4), 2009.
+        .. [Williams2009] S. Williams, A. Waterman and D. Patterson, "Roofline: an insightful visual performance model
+           for multicore architectures", Communications of the ACM 52(4), 2009.
         """
         passes = self._plan.passes()
         of_passes = {f"{one['result']}: {one['text']}" for one in passes}
