@@ -19,7 +19,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say more
 autodoc_default_options = {"members": True}
 autodoc_mock_imports = [
-    name for name in ("autograd", "dask", "jax", "threadpoolctl", "torch") if importlib.util.find_spec(name) is None
+    name
+    for name in ("autograd", "dask", "jax", "threadpoolctl", "torch")
+    if importlib.util.find_spec(name) is None
 ]
 napoleon_google_docstring = False
 napoleon_use_rtype = False
