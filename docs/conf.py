@@ -17,7 +17,7 @@ myst_heading_anchors = 3
 default_role = "py:obj"  # `name` in a docstring is a link where there is such an object
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say more
-autodoc_default_options = {"members": True}
+autodoc_default_options = {"members": True, "special-members": "__call__"}
 autodoc_mock_imports = [
     name
     for name in ("autograd", "dask", "jax", "threadpoolctl", "torch")

@@ -9,9 +9,13 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 import convbwd
+
+logger = logging.getLogger(__name__)
 
 COLOURS = (
     "#4c78a8",
@@ -189,21 +193,39 @@ class PlanDirective(Directive):
         ]
 
 
+def public_modules() -> list[str]:
+    """Return the public modules of the package but the package itself and the demo, which is a program."""
+    names = (m.name for m in pkgutil.iter_modules(convbwd.__path__))
+    return sorted(name for name in names if name[0] != "_" and name != "demo")
+
+
 class ModulesDirective(SphinxDirective):
     """The documentation of every public module of the package but the package itself."""
 
     def run(self) -> list[nodes.Node]:
         """List the modules, a section each."""
-        names = sorted(
-            m.name
-            for m in pkgutil.iter_modules(convbwd.__path__)
-            if m.name[0] != "_" and m.name != "demo"
+        sections = [
+            f"## convbwd.{name}\n\n```{{eval-rst}}\n.. automodule:: convbwd.{name}\n```\n"
+            for name in public_modules()
+        ]
+        return self.parse_text_to_nodes(
+            "\n".join(sections), allow_section_headings=True
         )
-        lines = []
-        for name in names:
-            title = f"convbwd.{name}"
-            lines += [title, "-" * len(title), "", f".. automodule:: {title}", ""]
-        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+
+
+def check_reference(app: Sphinx, env: BuildEnvironment) -> None:
+    """Warn of public functions and classes that the reference lacks, and of modules that show nothing."""
+    found = {
+        name
+        for name, entry in env.domains.python_domain.objects.items()
+        if entry.objtype != "module"
+    }
+    for name in convbwd.__all__:
+        if callable(getattr(convbwd, name)) and f"convbwd.{name}" not in found:
+            logger.warning("convbwd.%s is not in the reference", name)
+    for name in public_modules():
+        if not any(one.startswith(f"convbwd.{name}.") for one in found):
+            logger.warning("nothing of convbwd.%s is in the reference", name)
 
 
 def mathml(self: Any, node: nodes.math | nodes.math_block) -> None:
@@ -217,6 +239,7 @@ def mathml(self: Any, node: nodes.math | nodes.math_block) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add the directives."""
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
+    app.connect("env-check-consistency", check_reference)
     app.add_directive("picture", PictureDirective)
     app.add_directive("plan", PlanDirective)
     app.add_directive("modules", ModulesDirective)

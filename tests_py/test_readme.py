@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import convbwd
-from convbwd import _api, _ascend, _double, _gradcheck, _plan, _tiles
+from convbwd import _api, _ascend, _double, _gradcheck, _plan, _tiles, formats
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
@@ -30,9 +30,10 @@ def test_python_examples_run(code: str) -> None:
     exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize(
-    "module", [_api, _ascend, _double, _gradcheck, _plan, _tiles], ids=lambda module: module.__name__
-)
+MODULES = [_api, _ascend, _double, _gradcheck, _plan, _tiles, formats]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_docstring_examples_run(module: ModuleType) -> None:
     tried = doctest.testmod(module)
     assert tried.attempted > 0 and tried.failed == 0
@@ -58,7 +59,10 @@ def test_commands_exist() -> None:
         assert (ROOT / script).is_file(), script
 
 
-@pytest.mark.parametrize("path", ["README.md", "csrc/README.md", "bench/README.md", "docs/names.md"])
+PAGES = ["README.md", "csrc/README.md", "bench/README.md", "docs/names.md", "docs/accuracy.md"]
+
+
+@pytest.mark.parametrize("path", PAGES)
 def test_links_lead_somewhere(path: str) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / path).read_text()):
         assert ((ROOT / path).parent / target).exists(), target

@@ -33,7 +33,19 @@ class Element:
 
 @dataclasses.dataclass(frozen=True)
 class GradcheckReport:
-    """What `gradcheck` found: how many elements it compared, and the worst of them, worst first."""
+    """
+    What `gradcheck` found. Its text is a table of the worst elements.
+
+    Attributes
+    ----------
+    checked : int
+        Elements that were compared.
+    failed : int
+        Those beyond their tolerance.
+    worst : tuple of elements
+        The worst of all, worst first. Each has ``input``, ``index``, ``analytic``, ``numeric``, ``tolerance`` and
+        ``excess``, the error over the tolerance.
+    """
 
     checked: int
     failed: int

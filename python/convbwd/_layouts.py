@@ -1,22 +1,4 @@
-"""Memory formats of images and weights: conversions between plain arrays and those that Ascend's operators use.
-
-A plain array has the axes ``(N, C, H, W)`` or ``(N, C, D, H, W)``; of weights N is the output channel and C the input
-channel within its group. The formats are
-
-======================  ===========================================================================================
-``"NCHW"``, ``"NCDHW"``  the plain array itself
-``"NHWC"``, ``"NDHWC"``  the axes in this order, likewise ``"HWCN"`` and ``"DHWCN"``
-``"NC1HWC0"``            ``(N, C1, H, W, C0)``: channel ``c`` is lane ``c % C0`` of block ``c // C0``
-``"NDC1HWC0"``           ``(N, D, C1, H, W, C0)``
-``"FRACTAL_Z"``          weights, ``(G1 * C1 * H * W, N1, 16, C0)``
-``"FRACTAL_Z_3D"``       weights, ``(G1 * D * C1 * H * W, N1, 16, C0)``
-======================  ===========================================================================================
-
-Lanes that no channel has are zero. C0 is 32 bytes unless stated: 8 float32, 16 float16 or bfloat16, 32 8-bit elements.
-Grouped weights are packed block-diagonally: ``E = min(lcm(lcm(C, C0) / C, lcm(N / groups, 16) / (N / groups)),
-groups)`` groups share blocks, so that ``C1 = ceil(E * C / C0)``, ``N1 = ceil(E * N / groups / 16)`` and
-``G1 = ceil(groups / E)``.
-"""
+"""Conversions between plain arrays and the memory formats that `convbwd.formats` describes."""
 
 from __future__ import annotations
 
@@ -55,7 +37,7 @@ def shape_of(
     shape : sequence of int
         ``(N, C, H, W)`` or ``(N, C, D, H, W)``, as the format's rank demands.
     format : str
-        One of the module's formats.
+        One of the memory formats of `convbwd.formats`.
     dtype : dtype, default float32
         Element type, which decides ``c0`` where that is not given.
     groups : int, default 1
