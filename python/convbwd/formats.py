@@ -8,7 +8,7 @@ or ``(N, C, D, H, W)``; of weights N is the output channel and C the input chann
 ``"NCHW"``, ``"NCDHW"``   the plain array itself
 ``"NHWC"``, ``"NDHWC"``   the axes in this order, likewise ``"HWCN"`` and ``"DHWCN"``
 ``"NC1HWC0"``             ``(N, C1, H, W, C0)``: channel ``c`` is lane ``c % C0`` of block ``c // C0``
-``"NDC1HWC0"``           ``(N, D, C1, H, W, C0)``
+``"NDC1HWC0"``            ``(N, D, C1, H, W, C0)``
 ``"FRACTAL_Z"``           weights, ``(G1 * C1 * H * W, N1, 16, C0)``
 ``"FRACTAL_Z_3D"``        weights, ``(G1 * D * C1 * H * W, N1, 16, C0)``
 ========================  ===========================================================================================
