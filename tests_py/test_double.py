@@ -112,6 +112,41 @@ def test_gradcheck_shows_what_is_wrong(rng: np.random.Generator) -> None:
         convbwd.gradcheck(nothing, [np.ones(3)])
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
+def test_shapes_are_those_of_what_gradients_belong_to(transposed: bool, data_format: str) -> None:
+    x, w, dy = np.ones((2, 4, 5, 5)), np.ones((4, 6, 3, 3) if transposed else (6, 4, 3, 3)), np.ones((2, 6, 5, 5))
+    if data_format == "NHWC":
+        x, dy = x.transpose(0, 2, 3, 1), dy.transpose(0, 2, 3, 1)
+    right = {"grad_grad_input": x, "grad_grad_weight": w, "grad_grad_bias": np.ones(6), "grad_output": dy}
+    rest = {"weight": w, "input": x, "padding": 1, "transposed": transposed, "data_format": data_format}
+    assert all(g is not None for g in convbwd.convolution_double_backward(**right, **rest))
+    for name, array in right.items():
+        wrong = {**right, name: np.concatenate([array, array])}
+        with pytest.raises(ValueError, match=rf"^convolution_double_backward: {name}.shape must be that of the"):
+            convbwd.convolution_double_backward(**wrong, **rest)
+    for only in ({"grad_grad_bias": np.ones(6)}, {}):
+        given = {**dict.fromkeys(right), **only, "grad_output": dy[:1]}
+        with pytest.raises(ValueError, match=r"grad_output.shape must be that of the output"):
+            convbwd.convolution_double_backward(**given, **rest)
+    with pytest.raises(ValueError, match=r"output_mask must be a sequence of 3 bools, got \(True,\)"):
+        convbwd.convolution_double_backward(**right, **rest, output_mask=(True,))
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs", "options", "kind", "message"),
+    [
+        (lambda x: x, [np.ones(3)], {}, TypeError, "fn must return its output and a function for its gradients"),
+        (lambda x: (x, x), [np.ones(3)], {}, TypeError, "fn must return its output and a function for its gradients"),
+        (lambda x: (x, lambda dy: [dy]), [np.ones(3)], {"eps": 0}, ValueError, "eps must be more than 0, got 0"),
+        (lambda x: (x, lambda dy: [dy]), [np.ones(3) * 1j], {}, TypeError, "inputs must be real"),
+    ],
+)
+def test_gradcheck_refuses(fn: Any, inputs: Any, options: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=f"^gradcheck: {message}"):
+        convbwd.gradcheck(fn, inputs, **options)
+
+
 @pytest.mark.parametrize(("gradients", "message"), [((), "each of 1 inputs, got 0"), ((np.ones(2),), "shape")])
 def test_gradcheck_refuses_other_gradients(gradients: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):

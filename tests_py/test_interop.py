@@ -283,3 +283,31 @@ def test_threadpoolctl_sees_and_limits_the_pool() -> None:
         assert convbwd.get_num_threads() == 3
     finally:
         convbwd.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"precision": "strict"}, {"cube_math_type": 3, "soc": "950"}, {"algorithm": "reference", "stride": [2, 1]}],
+)
+def test_jax_takes_every_way_of_computing(rng: np.random.Generator, options: dict[str, Any]) -> None:
+    pytest.importorskip("jax")
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 6, 6), (4, 3, 3, 3)))
+    expected = convbwd.convolution(x, w, **options)
+    np.testing.assert_array_equal(convbwd.jax.convolution(x, w, **options), expected)
+
+
+@pytest.mark.parametrize("name", ["strid", "like", "dtype"])
+def test_jax_refuses_other_options(name: str) -> None:
+    pytest.importorskip("jax")
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        convbwd.jax.convolution(np.ones((1, 1, 4)), np.ones((1, 1, 3)), **{name: 2})
+
+
+def test_like_a_tensor_of_a_class_of_ones_own() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Own(torch.Tensor):
+        pass
+
+    x = np.ones((1, 1, 4))
+    assert isinstance(convbwd.convolution(x, x[..., :3], like=torch.ones(2).as_subclass(Own)), torch.Tensor)

@@ -206,6 +206,46 @@ def test_what_a_plan_tells() -> None:
 
 
 @pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ((100,), "gflops and gbytes must be given together"),
+        ((None, 10), "gflops and gbytes must be given together"),
+        ((0, 10), "gflops and gbytes must be more than 0, got 0 and 10"),
+        ((1, float("nan")), "gflops and gbytes must be more than 0, got 1 and nan"),
+    ],
+)
+def test_what_limits_must_be(limits: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^explain: {message}"):
+        convbwd.plan(*TINY, padding=1).explain(*limits)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        (None, TypeError, "NoneType"),
+        ("abc", TypeError, "str"),
+        (np.ones(TINY[0]).tolist(), TypeError, "list"),
+        ((1.0, 8, 8, 8), TypeError, "tuple: 'float'"),
+        ((1, -8, 8, 8), ValueError, r"tuple: an array cannot have the shape \(1, -8, 8, 8\)"),
+        ((1 << 70, 8, 8, 8), ValueError, "tuple: an array cannot have the shape"),
+        ((1 << 62, 8, 8, 8), ValueError, "tuple: "),
+        ((TINY[0], "float33"), TypeError, "tuple: data type 'float33' not understood"),
+    ],
+)
+def test_what_may_be_planned_from(spec: Any, error: type[Exception], message: str) -> None:
+    for name, specs in (("grad_output", (spec, *TINY[1:])), ("weight", (*TINY[:2], spec))):
+        with pytest.raises(error, match=rf"^plan: {name} must be an array, a shape or \(shape, dtype\), got {message}"):
+            convbwd.plan(*specs, padding=1)
+
+
+def test_a_plan_never_changes() -> None:
+    plan = convbwd.plan(*TINY, padding=1)
+    for name in ("workspace_size", "flops", "bytes_moved", "other"):
+        with pytest.raises(AttributeError):
+            setattr(plan, name, 0)
+
+
+@pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"out": 3}, TypeError, "out must be None or a sequence of 3 arrays"),
@@ -262,6 +302,7 @@ def test_shared_memory_is_refused_and_leaves_everything_as_it_was(rng: np.random
         ((None, None, operands[0][0, :, 0, 0]), {}, r"out\[2\] must not share memory with grad_output"),
         ((free[0], None, np.ravel(free[0])[:8]), {}, r"out\[2\] must not share memory with out\[0\]"),
         ((*free[:2], inside), {"workspace": workspace}, "workspace must not share memory"),
+        ((None, None, inside), {"workspace": workspace}, "workspace must not share memory"),
         (free, {"workspace": operands[1].view(np.uint8).ravel()}, "workspace must"),
     ]
     for out, more, message in calls:

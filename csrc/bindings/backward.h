@@ -132,6 +132,12 @@ struct Backward {
         if (request.output_mask[j]) refuse_overlap(request.function, out.arrays[i], kOut[i], out.arrays[j], kOut[j]);
     }
     const std::span<std::byte> workspace = workspace_for(plan.workspace_bytes());
+    for (std::size_t i = 0; i < 3 && !workspace.empty(); ++i) {
+      const py::array& operand = *operands[i].second;
+      refuse_overlap(request.function, workspace, Layout(operand).extent(operand.data()));
+      if (!out.given[i].is_none())
+        refuse_overlap(request.function, workspace, Layout(out.arrays[i]).extent(out.arrays[i].data()));
+    }
     {
       const py::gil_scoped_release release;
       plan.backward(*request.grad_output, request.input, request.weight, out.tensors, workspace);

@@ -75,6 +75,14 @@ inline void refuse_overlap(const char* function, py::handle a, const char* a_nam
                                       ", got arrays that do");
 }
 
+/// Throws Error(value) if a workspace reaches into the memory of an array.
+inline void refuse_overlap(const char* function, std::span<std::byte> workspace, const Extent& array) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(workspace.data());
+  if (array.meets({begin, begin + workspace.size()}))
+    throw Error(ErrorKind::value,
+                std::string(function) + ": workspace must not share memory with an array, got one that does");
+}
+
 /// The writable bytes of an argument. They stay while the object does.
 inline std::span<std::byte> writable_bytes(const char* function, const char* name, py::handle argument) {
   if (py::isinstance<py::array>(argument)) {  // as below, without the copy of its shape that the buffer protocol makes

@@ -94,8 +94,8 @@ class BackwardPlan {
     }
     const std::span<std::byte> scratch = aligned(workspace, plan_.workspace_bytes());
     for (std::size_t i = 0; i < 3; ++i) {
-      apart(scratch, operands_[i].extent(from[i]));
-      if (to[i]) apart(scratch, results_[i].extent(to[i]));
+      refuse_overlap(request_.function, scratch, operands_[i].extent(from[i]));
+      if (to[i]) refuse_overlap(request_.function, scratch, results_[i].extent(to[i]));
     }
     {
       const py::gil_scoped_release release;
@@ -118,13 +118,6 @@ class BackwardPlan {
                                         std::to_string(memory.size()));
     return memory.subspan(skip, bytes);
   }
-  void apart(std::span<std::byte> scratch, const Extent& array) const {
-    const auto begin = reinterpret_cast<std::uintptr_t>(scratch.data());
-    if (array.meets({begin, begin + scratch.size()}))
-      throw Error(ErrorKind::value, std::string(request_.function) +
-                                        ": workspace must not share memory with an array, got one that does");
-  }
-
   py::object run_others(const std::array<py::handle, 3>& operands, py::handle out, py::handle workspace) const {
     Backward call(request_, codes_ ? py::object(py::str(name_of(*codes_))) : py::none(), operands[0], operands[1],
                   operands[2]);

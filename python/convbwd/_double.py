@@ -12,6 +12,8 @@ from convbwd import _core
 from convbwd._api import Gradients, IntOrInts, Padding, convolution, convolution_backward
 from convbwd._interop import as_kind
 
+_NAME = "convolution_double_backward"
+
 
 def convolution_double_backward(
     grad_grad_input: ArrayLike | None,
@@ -73,7 +75,7 @@ def convolution_double_backward(
     Raises
     ------
     ValueError, TypeError, MemoryError
-        As `convolution_backward`.
+        As `convolution_backward`; and if a gradient has not the shape of what it belongs to.
 
     Notes
     -----
@@ -104,7 +106,23 @@ def convolution_double_backward(
         "soc": soc,
         "dtype": dtype,
     }
+    if len(output_mask) != 3:
+        raise ValueError(f"{_NAME}: output_mask must be a sequence of 3 bools, got {output_mask!r}")
     of_output, of_input, of_weight = output_mask
+    nothing = np.zeros((), np.float32)
+    image, kernel = (np.broadcast_to(nothing, np.shape(array)) for array in (input, weight))
+    places = ("stride", "padding", "dilation", "transposed", "output_padding", "groups", "data_format")
+    shape, _ = _core.output(image, kernel, **{name: geometry[name] for name in places})
+    last = data_format is not None and data_format.endswith("C")
+    for name, array, of, expected in (
+        ("grad_grad_input", grad_grad_input, "input", image.shape),
+        ("grad_grad_weight", grad_grad_weight, "weight", kernel.shape),
+        ("grad_grad_bias", grad_grad_bias, "bias", (shape[-1 if last else 1 - kernel.ndim],)),
+        ("grad_output", grad_output, "output", shape),
+    ):
+        got = expected if array is None else tuple(np.shape(array))
+        if got != expected and 0 not in got:  # without input channels, `convolution_backward` takes less of grad_output
+            raise ValueError(f"{_NAME}: {name}.shape must be that of the {of} = {expected}, got {got}")
     ddy: NDArray[Any] | None = None
     if of_output and grad_grad_input is not None:
         ddy = convolution(grad_grad_input, weight, grad_grad_bias, **geometry)
@@ -113,8 +131,7 @@ def convolution_double_backward(
         ddy = other if ddy is None else np.add(ddy, other, out=ddy if ddy.dtype == other.dtype else None)
     if of_output and ddy is None and grad_grad_bias is not None:
         dy, bias = _core.as_array(grad_output), _core.as_array(grad_grad_bias)
-        last = data_format is not None and data_format.endswith("C")
-        channels = bias if last else bias.reshape(-1, *[1] * (_core.as_array(weight).ndim - 2))
+        channels = bias if last else bias.reshape(-1, *[1] * (kernel.ndim - 2))
         ddy = np.broadcast_to(channels, dy.shape).astype(dy.dtype)
     dx, dw = None, None
     if of_input and grad_grad_weight is not None:

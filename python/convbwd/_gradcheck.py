@@ -105,7 +105,9 @@ def gradcheck(
     GradcheckError
         If an error is beyond its tolerance; the message is that table.
     ValueError
-        If ``fn`` returns a wrong number of gradients, or one of a wrong shape.
+        If ``fn`` returns a wrong number of gradients, or one of a wrong shape; if ``eps`` is not more than 0.
+    TypeError
+        If ``fn`` returns anything but an output and a function; if an input is complex.
 
     Examples
     --------
@@ -118,9 +120,16 @@ def gradcheck(
     >>> report.failed
     0
     """
+    if not eps > 0:
+        raise ValueError(f"gradcheck: eps must be more than 0, got {eps}")
+    if any(np.iscomplexobj(a) for a in inputs):
+        raise TypeError("gradcheck: inputs must be real, got a complex one")
     rng = np.random.default_rng(seed)
     arrays = [np.array(a, np.float64) for a in inputs]
-    output, backward = fn(*(a.copy() for a in arrays))
+    returned: Any = fn(*(a.copy() for a in arrays))
+    if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
+        raise TypeError("gradcheck: fn must return its output and a function for its gradients, in a tuple")
+    output, backward = returned
     cotangent = rng.uniform(0.5, 1.5, np.shape(output)) * rng.choice([-1.0, 1.0], np.shape(output))
     gradients = list(backward(cotangent.copy()))
     if len(gradients) != len(arrays):

@@ -17,13 +17,13 @@ def as_kind(result: NDArray[Any] | None, like: object) -> Any:
     """
     if result is None or like is None or isinstance(like, np.ndarray):
         return result
-    library = type(like).__module__.partition(".")[0]
-    if library == "torch":
+    libraries = {base.__module__.partition(".")[0] for base in type(like).__mro__}
+    if "torch" in libraries:
         torch: Any = sys.modules["torch"]
         if result.dtype.name == "bfloat16":  # which NumPy and PyTorch do not exchange
             return torch.from_numpy(result.view(np.uint16)).view(torch.bfloat16)
         return torch.from_numpy(result)
-    if library in ("jax", "jaxlib"):
+    if libraries & {"jax", "jaxlib"}:
         return sys.modules["jax"].numpy.asarray(result)
     if hasattr(like, "__array_namespace__"):
         return like.__array_namespace__().asarray(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from html import escape
 from typing import Any, Protocol, SupportsIndex, TypeAlias, runtime_checkable
@@ -43,16 +44,23 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
     return result
 
 
-def _stand_in(spec: Any) -> NDArray[Any] | Packed:
+def _stand_in(name: str, spec: Any) -> NDArray[Any] | Packed:
     """Return an array to plan with: the one given, or one without memory."""
     if isinstance(spec, np.ndarray | Packed):
         return spec
-    shape, dtype = spec, np.float32
-    if isinstance(spec, ShapeDtype):
-        shape, dtype = spec.shape, spec.dtype
-    elif len(spec) == 2 and isinstance(spec[0], Sequence):
-        shape, dtype = spec
-    return _core.stand_in(_dtype(dtype), [int(n) for n in shape])
+    try:
+        shape, dtype = spec, np.float32
+        if isinstance(spec, ShapeDtype):
+            shape, dtype = spec.shape, spec.dtype
+        elif len(spec) == 2 and isinstance(spec[0], Sequence):
+            shape, dtype = spec
+        sizes = [operator.index(n) for n in shape]
+        if any(not 0 <= n < 2**63 for n in sizes):
+            raise ValueError(f"an array cannot have the shape {tuple(sizes)}")
+        return _core.stand_in(_dtype(dtype), sizes)
+    except (TypeError, ValueError) as error:
+        expected = "an array, a shape or (shape, dtype)"
+        raise type(error)(f"plan: {name} must be {expected}, got {type(spec).__name__}: {error}") from error
 
 
 class Plan:
@@ -63,26 +71,32 @@ class Plan:
     changes, and many threads may call it at once. The number of threads that it uses is the one that was set when it
     was made.
 
-    Attributes
-    ----------
-    workspace_size : int
-        Bytes that an array or buffer must have to serve as ``workspace``, wherever it begins.
-    flops : float
-        Floating point operations of one call: two for each product of the definition, one for each element that enters
-        the gradient of the bias.
-    bytes_moved : float
-        Bytes of operands and results, each read or written once for each gradient: the least that must be moved.
     """
 
-    __slots__ = ("_plan", "_run", "bytes_moved", "flops", "workspace_size")
+    __slots__ = ("_plan", "_run")
 
     def __init__(self, plan: _core.Plan) -> None:
         self._plan = plan
         self._run = plan.run
-        self.workspace_size = plan.workspace_size
-        passes = plan.passes()
-        self.flops = float(sum(one["flops"] for one in passes))
-        self.bytes_moved = float(sum(one["bytes"] for one in passes))
+
+    @property
+    def workspace_size(self) -> int:
+        """Bytes that an array or buffer must have to serve as ``workspace``, wherever it begins."""
+        return self._plan.workspace_size
+
+    @property
+    def flops(self) -> float:
+        """
+        Floating point operations of one call.
+
+        Two for each product of the definition, one for each element that enters the gradient of the bias.
+        """
+        return float(sum(one["flops"] for one in self._plan.passes()))
+
+    @property
+    def bytes_moved(self) -> float:
+        """Bytes of operands and results, each read or written once for each gradient: the least that must be moved."""
+        return float(sum(one["bytes"] for one in self._plan.passes()))
 
     def __call__(
         self,
@@ -141,11 +155,20 @@ class Plan:
         str
             The problem, then a few lines for each gradient.
 
+        Raises
+        ------
+        ValueError
+            If one of ``gflops`` and ``gbytes`` is given without the other, or is not more than 0.
+
         References
         ----------
         .. [Williams2009] S. Williams, A. Waterman and D. Patterson, "Roofline: an insightful visual performance model
            for multicore architectures", Communications of the ACM 52(4), 2009.
         """
+        if (gflops is None) != (gbytes is None):
+            raise ValueError("explain: gflops and gbytes must be given together, got one of them")
+        if gflops is not None and gbytes is not None and not (gflops > 0 and gbytes > 0):
+            raise ValueError(f"explain: gflops and gbytes must be more than 0, got {gflops} and {gbytes}")
         passes = self._plan.passes()
         of_passes = {f"{one['result']}: {one['text']}" for one in passes}
         lines = [line for line in self._plan.explain().splitlines() if line not in of_passes]
@@ -260,9 +283,9 @@ def plan(
     """
     return Plan(
         _core.Plan(
-            _stand_in(grad_output),
-            _stand_in(input),
-            _stand_in(weight),
+            _stand_in("grad_output", grad_output),
+            _stand_in("input", input),
+            _stand_in("weight", weight),
             bias_sizes,
             stride,
             padding,

@@ -1,6 +1,9 @@
 """
 Convolutions for JAX, computed by convbwd on the CPU: under `jit`, `vmap` and `grad`, any number of times.
 
+Forward-mode differentiation (`jvp`, `jacfwd`, `hessian`) is what JAX does not have for functions of this kind;
+``jacrev(grad(f))`` is a Hessian without it.
+
 >>> import jax, jax.numpy as jnp
 >>> import convbwd.jax
 >>> loss = lambda w: (convbwd.jax.convolution(jnp.ones((1, 1, 4)), w) ** 2).sum()
@@ -16,10 +19,20 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from convbwd import _api, _core
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
+
+
+_GEOMETRY = ("stride", "padding", "dilation", "transposed", "output_padding", "groups", "data_format")
+_WAY = ("algorithm", "precision", "cube_math_type", "soc")
+
+
+def _empty(kind: Any) -> NDArray[Any]:
+    """Return an array that stands for its shape and dtype, in the memory of one element."""
+    return np.broadcast_to(np.zeros((), kind.dtype), kind.shape)
 
 
 def _call(function: Any, result: jax.ShapeDtypeStruct, *arrays: jax.Array) -> jax.Array:
@@ -40,17 +53,15 @@ def _call(function: Any, result: jax.ShapeDtypeStruct, *arrays: jax.Array) -> ja
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _output(x: jax.Array, w: jax.Array, options: Options) -> jax.Array:
-    geometry = {name: value for name, value in options if name != "algorithm"}
-    arrays = [_core.stand_in(a.dtype, a.shape) for a in (x, w)]
-    shape, dtype = _core.output(arrays[0], arrays[1], **geometry)
+    geometry = {name: value for name, value in options if name in _GEOMETRY}
+    shape, dtype = _core.output(_empty(x), _empty(w), **geometry)
     return _call(lambda *a: _api.convolution(*a, **dict(options)), jax.ShapeDtypeStruct(shape, dtype), x, w)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _input_gradient(dy: jax.Array, w: jax.Array, x: jax.ShapeDtypeStruct, options: Options) -> jax.Array:
     def compute(dy: Any, w: Any) -> Any:
-        like = np.broadcast_to(np.zeros((), x.dtype), x.shape)
-        return _api.convolution_backward(dy, like, w, output_mask=(True, False, False), **dict(options))[0]
+        return _api.convolution_backward(dy, _empty(x), w, output_mask=(True, False, False), **dict(options))[0]
 
     return _call(compute, x, dy, w)
 
@@ -58,8 +69,7 @@ def _input_gradient(dy: jax.Array, w: jax.Array, x: jax.ShapeDtypeStruct, option
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _weight_gradient(dy: jax.Array, x: jax.Array, w: jax.ShapeDtypeStruct, options: Options) -> jax.Array:
     def compute(dy: Any, x: Any) -> Any:
-        like = np.broadcast_to(np.zeros((), w.dtype), w.shape)
-        return _api.convolution_backward(dy, x, like, output_mask=(False, True, False), **dict(options))[1]
+        return _api.convolution_backward(dy, x, _empty(w), output_mask=(False, True, False), **dict(options))[1]
 
     return _call(compute, w, dy, x)
 
@@ -107,13 +117,21 @@ def convolution(input: jax.Array, weight: jax.Array, bias: jax.Array | None = No
     input, weight, bias : jax.Array
         As in `convbwd.convolution`, all of one dtype.
     **options
-        The other arguments of `convbwd.convolution`, by name; they are static.
+        The other arguments of `convbwd.convolution` but ``dtype`` and ``like``, by name; they are static.
 
     Returns
     -------
     jax.Array
         The output.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `convbwd.convolution`.
     """
+    for name in options:
+        if name not in (*_GEOMETRY, *_WAY):
+            raise TypeError(f"convbwd.jax.convolution() got an unexpected keyword argument {name!r}")
     y = _output(input, weight, tuple((name, _frozen(value)) for name, value in sorted(options.items())))
     if bias is None:
         return y
