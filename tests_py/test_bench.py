@@ -310,12 +310,19 @@ def test_bench_lists_the_gate():
         (["--baseline", "none", "--", SMALL[0]], "there is no 'none' to compare with"),
         (["--baseline", "jax", "--threads", "1000", "--", SMALL[0]], "JAX computes with a thread for each"),
         (["--threads", "0"], "must be at least 1"),
+        (["--seconds", "0"], "must be more than 0"),
     ],
 )
 def test_bench_refuses(arguments, message):
     done = run("bench", *arguments)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_explain_says_what_does_not_fit_into_memory():
+    done = run("explain", "ci99999999999999x8x8co8k3", "--plan-only")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "python -m convbwd explain: Unable to allocate" in done.stderr
 
 
 def test_explain_command():

@@ -26,6 +26,12 @@ def test_demo_checks_gradients_and_learns():
     assert [name for name in demo.LAYER_NAMES if name in done.stdout] == list(demo.LAYER_NAMES)
 
 
+def test_demo_refuses_no_epochs():
+    done = run("--epochs", "0")
+    assert done.returncode == 2
+    assert "--epochs must be at least 1, got 0" in done.stderr
+
+
 def test_demo_names_the_extra_that_is_missing():
     done = run(code="import sys; sys.modules['rich'] = None; from convbwd.__main__ import main; main([])")
     assert done.returncode == 1

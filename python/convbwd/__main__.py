@@ -131,6 +131,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.place:
         return print_place(options.place)
+    if options.epochs < 1:
+        parser.error(f"--epochs must be at least 1, got {options.epochs}")
     if options.command == "info":
         return info()
     if options.command == "accuracy":

@@ -42,6 +42,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")
+    return value
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options that both commands have."""
     parser.add_argument("--dtype", default="float32", choices=DTYPES, help="(default: %(default)s)")
@@ -72,7 +79,7 @@ def bench_parser(prog: str) -> argparse.ArgumentParser:
         "--baseline", nargs="+", default=[default], help=f"what to compare with: {sides.NAMES} (default: {default})"
     )
     add_common(parser)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each shape and pass (default: %(default)s)")
+    parser.add_argument("--seconds", type=_seconds, default=1.0, help="for each shape and pass (default: %(default)s)")
     parser.add_argument("--passes", action="store_true", help="time dx, dw and db alone as well")
     parser.add_argument("--verify", action="store_true", help="check every result against im2col in float64 first")
     parser.add_argument("--json", type=Path, help="write the rows and the facts of the machine here")
@@ -182,7 +189,7 @@ def bench_main(arguments: list[str] | None = None, prog: str = "python -m convbw
     try:
         with ExitStack() as stack:
             failures = bench(options, repository, stack)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
+    except (ValueError, OSError, MemoryError, ModuleNotFoundError) as error:
         parser.exit(2, f"{prog}: {error}\n")
     if failures:
         sys.exit("\n".join(failures))
@@ -235,10 +242,10 @@ def explain_main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog=prog, description="Say how a problem is computed, and how well.")
     parser.add_argument("problems", nargs="+", metavar="problem", help=SYNTAX)
     add_common(parser)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for each of the passes (default: %(default)s)")
+    parser.add_argument("--seconds", type=_seconds, default=0.3, help="for each of the passes (default: %(default)s)")
     parser.add_argument("--plan-only", action="store_true", help="measure nothing")
     options = parser.parse_args(arguments)
     try:
         explain(options)
-    except (ValueError, ModuleNotFoundError) as error:
+    except (ValueError, MemoryError, ModuleNotFoundError) as error:
         parser.exit(2, f"{prog}: {error}\n")

@@ -159,7 +159,7 @@ def draw(rows: list[Row], bandwidth: float, title: str, path: Path) -> None:
     Parameters
     ----------
     rows : list of dict
-        What `make_row` made; the first pass that multiplies is drawn, against the first baseline.
+        What `make_row` made; the first pass that multiplies is drawn, against every baseline.
     bandwidth : float
         Bytes a second; the peak is in the rows.
     title, path
@@ -170,7 +170,8 @@ def draw(rows: list[Row], bandwidth: float, title: str, path: Path) -> None:
     first = next((row for row in rows if row["intensity"] > 0), None)
     if first is None:
         raise ValueError("there is nothing to draw: the bias gradient alone has no products")
-    drawn = [row for row in rows if (row["pass"], row["baseline"]) == (first["pass"], first["baseline"])]
+    of_pass = [row for row in rows if row["pass"] == first["pass"]]
+    drawn = [row for row in of_pass if row["baseline"] == first["baseline"]]
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     axes = figure.subplots()
     peaks = [row["peak_gflops"] for row in drawn]
@@ -182,10 +183,11 @@ def draw(rows: list[Row], bandwidth: float, title: str, path: Path) -> None:
     label = f"peak while this ran: from {low:.0f} GF/s"
     axes.fill_between(reach, np.minimum(low, reach * bandwidth), np.minimum(high, reach * bandwidth), color="0.9",
                       label=label)  # fmt: skip
-    axes.scatter(
-        [row["intensity"] for row in drawn], [row["baseline_gflops"] for row in drawn],
-        s=14, color="0.6", marker="x", label=first["baseline"],
-    )  # fmt: skip
+    for i, ((baseline,), members) in enumerate(by(of_pass, "baseline").items()):
+        axes.scatter(
+            [row["intensity"] for row in members], [row["baseline_gflops"] for row in members],
+            s=20, color="0.6", marker="x+1234"[i % 6], label=baseline,
+        )  # fmt: skip
     markers = "osD^v<>P"
     for i, ((family,), members) in enumerate(by(drawn, "family").items()):
         axes.scatter(
