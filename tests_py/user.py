@@ -74,6 +74,20 @@ def number_formats(x: Floats) -> tuple[int, ...]:
     return shape
 
 
+def graph_operators() -> tuple[int, ...]:
+    """Use the operators of Ascend's graphs, and the tiles of one."""
+    x, filter = np.ones((1, 2, 1, 6, 6), np.float32), np.ones((1, 2, 1, 3, 3), np.float32)
+    dy = np.ones((1, 1, 1, 4, 4), np.float32)
+    strides, pads, order = (1,) * 5, (0,) * 6, "NCDHW"
+    dx = convbwd.conv3d_backprop_input(x.shape, filter, dy, strides, pads, data_format=order)
+    dw: NDArray[Any] = convbwd.conv3d_backprop_filter(
+        x, filter.shape, dy, strides, pads, data_format=order, filter_format=order
+    )
+    tiles = convbwd.Conv3DBackpropInput(x.shape, filter, dy, strides, pads, data_format=order, tiling={"baseM": 16})
+    assert len(list(tiles.tiles())) > 1 and np.array_equal(tiles.run(), dx)
+    return dw.shape
+
+
 def settings() -> dict[str, str]:
     """Read and set what there is to set."""
     threads: int = convbwd.get_num_threads()
@@ -118,5 +132,6 @@ def main() -> None:
     failed, table = check(x, w)
     assert failed == 0 and "error/tolerance" in table
     assert number_formats(x) == x.shape
+    assert graph_operators() == (1, 2, 1, 3, 3)
     assert "isa" in settings()
     assert all(y.shape == (2, 4, 3, 3) for y in libraries(x, w))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from os import PathLike
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -42,9 +42,10 @@ class Picture(str):
     def _repr_svg_(self) -> str:
         return str(self)
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | PathLike[str]) -> None:
         """Write the document to a file."""
-        Path(path).write_text(self, encoding="utf-8")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self)
 
 
 class Conv3DBackpropInput:
