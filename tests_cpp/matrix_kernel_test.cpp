@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/formats.h"
@@ -155,8 +157,23 @@ TEST_P(MatrixUnit, GoesThroughItsResultsEveryStretch) {
           check_product(unit(), {1, 1, 20, 48, steps, stretch, shifts, accumulate}, random);
 }
 
-TEST(MatrixUnits, BelongToAmxOnly) {
-  for (const Isa isa : kIsas) EXPECT_TRUE(isa == Isa::amx || matrix_kernels(isa) == nullptr) << name_of(isa);
+TEST(MatrixUnits, NeedDotProductsOfBfloat16) {
+  for (const Isa isa : kIsas) EXPECT_TRUE(isa >= Isa::avx512_bf16 || matrix_kernels(isa) == nullptr) << name_of(isa);
+}
+
+// One even product after the other: each sum is rounded to nearest, ties to even.
+TEST_P(MatrixUnit, RoundsSumsToNearestEven) {
+  const std::ptrdiff_t at[] = {0};
+  constexpr float kBig = 0x1p24f;
+  for (const auto& [products, sum] :
+       {std::pair{std::array{kBig, 1.0f, 0.0f}, kBig}, std::pair{std::array{kBig, 3.0f, 0.0f}, kBig + 4},
+        std::pair{std::array{kBig, 2.0f, 1.0f}, kBig + 4}, std::pair{std::array{-kBig, -1.0f, -0.5f}, -kBig}}) {
+    std::vector<std::uint16_t> a(32), b(16 * 32, bfloat_of(1));
+    for (std::size_t i = 0; i < 3; ++i) a[2 * i] = bfloat_of(products[i]);
+    float c[16];
+    unit().multiply({{a.data(), 64, 1024, 0, 1, at}, {b.data(), 64, 1024, 0, 1, at}, 1, 1, 1, 16, c, 16, false});
+    for (const float got : c) EXPECT_EQ(got, sum) << products[0] << " + " << products[1] << " + " << products[2];
+  }
 }
 
 // --------------------------------------------------------------------------------------------------------- splits

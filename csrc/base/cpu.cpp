@@ -29,19 +29,6 @@ std::atomic<int> g_isa{kUnset};  // relaxed everywhere: the value stands for its
               who + " must name an instruction set of this machine (" + choices + "), got '" + got + "'");
 }
 
-Isa default_isa() {
-  const char* wanted = std::getenv("CONVBWD_ISA");
-  const bool chosen = wanted != nullptr && *wanted != '\0';
-  Isa best = Isa::generic;
-  for (const Isa isa : kIsas) {
-    if (!supported(isa)) continue;
-    if (chosen && name_of(isa) == std::string(wanted)) return isa;
-    best = isa;
-  }
-  if (chosen) reject_isa("CONVBWD_ISA", wanted);
-  return best;
-}
-
 #ifdef __x86_64__
 
 struct Registers {
@@ -77,19 +64,38 @@ Isa best_of_processor() {
   if (!has(saved, kZmm) || !has(extended.b, kAvx512)) return Isa::avx2;
   constexpr unsigned kTiles = 0x60000, kAmx = 1u << 24 | 1u << 22;  // XCR0; leaf 7: AMX-TILE, AMX-BF16
   const bool bfloat16 = has(cpuid(7, 1).a, 1u << 5);
-  return bfloat16 && has(saved, kTiles) && has(extended.d, kAmx) && may_use_tiles() ? Isa::amx : Isa::avx512;
+  if (!bfloat16) return Isa::avx512;
+  return has(saved, kTiles) && has(extended.d, kAmx) && may_use_tiles() ? Isa::amx : Isa::avx512_bf16;
 }
+
+// Whether dot products of bfloat16 take less time than multiply-adds of floats: they have twice the speed on Zen 4,
+// half of it on a Sapphire Rapids (0.53 ns a vector of pairs, 0.13 a vector of floats).
+bool quick_dots() { return cpuid(0, 0).b == signature_AMD_ebx; }
 
 #else
 
 Isa best_of_processor() { return Isa::generic; }
+bool quick_dots() { return false; }
 
 #endif
+
+Isa default_isa() {
+  const char* wanted = std::getenv("CONVBWD_ISA");
+  const bool chosen = wanted != nullptr && *wanted != '\0';
+  Isa best = Isa::generic;
+  for (const Isa isa : kIsas) {
+    if (!supported(isa)) continue;
+    if (chosen && name_of(isa) == std::string(wanted)) return isa;
+    if (isa != Isa::avx512_bf16 || quick_dots()) best = isa;
+  }
+  if (chosen) reject_isa("CONVBWD_ISA", wanted);
+  return best;
+}
 
 }  // namespace
 
 const char* name_of(Isa isa) noexcept {
-  constexpr const char* names[] = {"generic", "avx2", "avx512", "amx"};
+  constexpr const char* names[] = {"generic", "avx2", "avx512", "avx512_bf16", "amx"};
   return names[static_cast<int>(isa)];
 }
 

@@ -7,17 +7,18 @@
 namespace convbwd {
 
 /// Instruction sets that kernels are compiled for, from the least to the most capable.
-/// avx2 means AVX2, FMA and F16C; avx512 means these and AVX-512 F, BW, DQ and VL; amx means these, AVX-512 BF16 and
-/// the tiles of AMX for bfloat16.
-enum class Isa : std::uint8_t { generic, avx2, avx512, amx };
-inline constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::amx};
+/// avx2 means AVX2, FMA and F16C; avx512 means these and AVX-512 F, BW, DQ and VL; avx512_bf16 means these and
+/// AVX512-BF16; amx means these and the tiles of AMX for bfloat16.
+enum class Isa : std::uint8_t { generic, avx2, avx512, avx512_bf16, amx };
+inline constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx};
 
 const char* name_of(Isa isa) noexcept;
 
 /// Whether the processor and the operating system both offer it.
 bool supported(Isa isa) noexcept;
 
-/// The most capable supported one, unless the environment variable CONVBWD_ISA or set_isa() names another.
+/// The most capable supported one, unless the environment variable CONVBWD_ISA or set_isa() names another. avx512_bf16
+/// is passed over where its dot products are slow (cpu.cpp).
 /// Throws Error(value) where CONVBWD_ISA names none that is supported.
 Isa active_isa();
 

@@ -290,7 +290,7 @@ double Matrix::nanoseconds() const {
                         (plain_   ? 0.07
                          : sparse ? 0.2
                                   : 0.34);
-  return images * (32 * blocks * products + 220 * calls + source) + weights * repeats + stored + 2000;
+  return images * (32 * unit_.product * blocks * products + 220 * calls + source) + weights * repeats + stored + 2000;
 }
 
 Matrix::Work Matrix::work(Index i) const {

@@ -178,7 +178,7 @@ double MatrixWeights::nanoseconds() const {
   const double x = of(rounds, m_blocks_, p.ci, batch_, x_pixels_) * (0.06 * pairings_ * x_terms_ + row_cost(maps_));
   const double y = of(rounds, n_blocks_, p.co, batch_, y_.channel()) * (0.1 * y_terms_ + kDenseRow);
   const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.2 + 0.3 * static_cast<double>(slabs_ - 1));
-  return blocks * (27 * of(steps, products) + 110) + x + y + stored + 2000;
+  return blocks * (27 * unit_.product * of(steps, products) + 110) + x + y + stored + 2000;
 }
 
 MatrixWeights::Block MatrixWeights::block(Index i) const {

@@ -11,6 +11,7 @@ const KernelSet<float>& kernel_set<float>(Isa isa) {
     CONVBWD_ISA_LIST(CONVBWD_CASE)
 #undef CONVBWD_CASE
 #ifdef __x86_64__
+    case Isa::avx512_bf16:
     case Isa::amx:
       return kernels_f32_avx512;
 #endif
@@ -28,6 +29,7 @@ const KernelSet<double>& kernel_set<double>(Isa isa) {
     CONVBWD_ISA_LIST(CONVBWD_CASE)
 #undef CONVBWD_CASE
 #ifdef __x86_64__
+    case Isa::avx512_bf16:
     case Isa::amx:
       return kernels_f64_avx512;
 #endif
@@ -37,7 +39,9 @@ const KernelSet<double>& kernel_set<double>(Isa isa) {
 }
 
 #ifdef __x86_64__
-const MatrixKernels* matrix_kernels(Isa isa) { return isa == Isa::amx ? &matrix_kernels_amx : nullptr; }
+const MatrixKernels* matrix_kernels(Isa isa) {
+  return isa == Isa::amx ? &matrix_kernels_amx : isa == Isa::avx512_bf16 ? &matrix_kernels_avx512_bf16 : nullptr;
+}
 #else
 const MatrixKernels* matrix_kernels(Isa) { return nullptr; }
 #endif

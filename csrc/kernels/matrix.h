@@ -57,6 +57,7 @@ struct FlatPlane {
 /// The splits return what magnitudes they saw, those of zeros that they add apart.
 struct MatrixKernels {
   const char* name;
+  double product;  // time that products take, in that of AMX beside the direct passes of its processors
   void (*multiply)(const MatrixCall& call);
   /// Rows of A: dst[r*term + 32*i + k] = term r of src[from[i] + k], i < rows, k < 32.
   Magnitudes (*split_rows)(std::uint16_t* dst, std::ptrdiff_t term, int terms, const float* src,
@@ -75,7 +76,7 @@ struct MatrixKernels {
 };
 
 #ifdef __x86_64__
-extern const MatrixKernels matrix_kernels_amx;
+extern const MatrixKernels matrix_kernels_avx512_bf16, matrix_kernels_amx;
 #endif
 
 }  // namespace convbwd
