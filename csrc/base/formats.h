@@ -7,14 +7,11 @@
 
 namespace convbwd {
 
-#define CONVBWD_INLINE static inline __attribute__((always_inline))
+#define CONVBWD_INLINE static constexpr inline __attribute__((always_inline))
 
 template <class To, class From>
 CONVBWD_INLINE To bits_as(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  __builtin_memcpy(&to, &from, sizeof to);
-  return to;
+  return __builtin_bit_cast(To, from);
 }
 CONVBWD_INLINE std::uint32_t bits_of(float f) { return bits_as<std::uint32_t>(f); }
 CONVBWD_INLINE float float_of(std::uint32_t u) { return bits_as<float>(u); }

@@ -23,6 +23,8 @@ struct InMemory<double> {
 template <class S, class T>
 using Codes = ElementsOf<typename InMemory<S>::type, Vec<T>::lanes>;
 
+#include "kernels/hifloat8.inl"
+
 // Codes as words, and back. GCC converts element by element where the sizes differ by more than a factor of two.
 template <class W, class C>
 INLINE W to_words(C codes) {
@@ -30,10 +32,12 @@ INLINE W to_words(C codes) {
   typedef ElementsOf<std::uint16_t, N> Half16;
 #if VECTOR_BYTES == 64
   if constexpr (sizeof(C) == 16 && N == 16) return bits_as<W>(_mm512_cvtepu8_epi32(bits_as<__m128i>(codes)));
+  if constexpr (sizeof(C) == 32 && N == 16) return bits_as<W>(_mm512_cvtepu16_epi32(bits_as<__m256i>(codes)));
 #endif
 #if VECTOR_BYTES >= 32
   if constexpr (sizeof(C) == 8 && N == 8)
     return bits_as<W>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bits_as<long long>(codes))));
+  if constexpr (sizeof(C) == 16 && N == 8) return bits_as<W>(_mm256_cvtepu16_epi32(bits_as<__m128i>(codes)));
 #endif
   if constexpr (sizeof(C) == N)
     return __builtin_convertvector(__builtin_convertvector(codes, Half16), W);
@@ -48,11 +52,34 @@ INLINE C to_codes(W words) {
   if constexpr (sizeof(C) == 16 && N == 16) return bits_as<C>(_mm512_cvtepi32_epi8(bits_as<__m512i>(words)));
   if constexpr (sizeof(C) == 32 && N == 16) return bits_as<C>(_mm512_cvtepi32_epi16(bits_as<__m512i>(words)));
 #endif
+#if VECTOR_BYTES == 32
+  if constexpr (sizeof(C) <= 16 && N == 8) {
+    const __m256i w = bits_as<__m256i>(words);
+    const __m128i halves = _mm_packus_epi32(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+    if constexpr (sizeof(C) == 16)
+      return bits_as<C>(halves);
+    else
+      return bits_as<C>(_mm_cvtsi128_si64(_mm_packus_epi16(halves, halves)));
+  }
+#endif
   if constexpr (sizeof(C) == N)
     return __builtin_convertvector(__builtin_convertvector(words, Half16), C);
   else
     return __builtin_convertvector(words, C);
 }
+
+// Types that are read as float16: the processor's own conversions round there and back.
+template <class S>
+struct AsHalf {
+  typedef void storage;
+};
+template <class Storage>
+struct AsHalf<ReadAs<Storage, Half>> {
+  typedef Storage storage;
+};
+
+template <class T, class S>
+INLINE Codes<S, T> encode(V<T> v);
 
 template <class T, class S>
 INLINE V<T> decode(Codes<S, T> codes) {
@@ -67,6 +94,15 @@ INLINE V<T> decode(Codes<S, T> codes) {
     if constexpr (__is_same(S, Half) && N == 8) return bits_as<V<T>>(_mm256_cvtph_ps(bits_as<__m128i>(codes)));
 #endif
     typedef ElementsOf<std::uint32_t, N> W;
+#if VECTOR_BYTES >= 32
+    if constexpr (__is_same(S, HiFloat8) && N == VECTOR_BYTES / 4)
+      return bits_as<V<T>>(decode_hifloat8(bits_as<Register>(to_words<W>(codes))));
+#endif
+#if defined(__F16C__)
+    typedef typename AsHalf<S>::storage Storage;
+    if constexpr (!__is_same(Storage, void) && N == VECTOR_BYTES / 4)
+      return decode<T, Half>(encode<T, Half>(decode<T, Storage>(codes)));
+#endif
     return __builtin_convertvector(S::template decode<F>(to_words<W>(codes)), V<T>);
   }
 }
@@ -95,6 +131,8 @@ INLINE Codes<S, T> encode(V<T> v) {
   } else {
 #if defined(__F16C__) && VECTOR_BYTES == 64
     if constexpr (__is_same(S, Half)) return bits_as<Codes<S, T>>(_mm512_cvtps_ph(bits_as<__m512>(v), 0));
+    if constexpr (__is_same(S, HiFloat8))
+      return to_codes<Codes<S, T>>(bits_as<W>(encode_hifloat8(bits_as<Register>(v))));
 #elif defined(__F16C__) && VECTOR_BYTES == 32
     if constexpr (__is_same(S, Half)) return bits_as<Codes<S, T>>(_mm256_cvtps_ph(bits_as<__m256>(v), 0));
 #endif
@@ -206,5 +244,17 @@ void store_row(void* dst, const T* src, std::int64_t n) {
   }
   if (i == n) return;
   const Codes<S, T> codes = encode<T, S>(load_part(src + i, static_cast<int>(n - i)));
+#if VECTOR_BYTES == 64
+  if constexpr (L == 16 && sizeof(Code) <= 4) {
+    const auto mask = static_cast<__mmask16>((1u << (n - i)) - 1);
+    if constexpr (sizeof(Code) == 1)
+      _mm_mask_storeu_epi8(d + i, mask, bits_as<__m128i>(codes));
+    else if constexpr (sizeof(Code) == 2)
+      _mm256_mask_storeu_epi16(d + i, mask, bits_as<__m256i>(codes));
+    else
+      _mm512_mask_storeu_epi32(d + i, mask, bits_as<__m512i>(codes));
+    return;
+  }
+#endif
   for (int j = 0; i + j < n; ++j) d[i + j] = codes[j];
 }
