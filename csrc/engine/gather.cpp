@@ -72,8 +72,8 @@ void Gather<T>::lay_out(const Operands& o) {
   // A GEMM may sum a column otherwise at another place of its panel.
   member_major_ = d.stride[1] == 1 && (one_member_ || kernels_.any_bstep);
   by_runs_ = member_major_ || dense_members;
-  direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.dtype == compute_dtype<T> && d.plain() &&
-            d.stride[4] == 1;
+  direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.plain() && d.stride[4] == 1;
+  converts_ = direct_ && d.dtype != compute_dtype<T>;
   weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> && o.w.plain() &&
                       o.w.stride[weight_n_] == 1 && cd_ % kernels_.lanes == 0;
 }
@@ -121,7 +121,9 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   if (!prepack_ && !weights_in_place_) s.panels = carver.take<T>(chunk_ * panel_columns(channels_));
   if (copy_) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
   if (!by_runs_) {
-    s.rows = carver.take<T>(direct_ ? 0 : kernels_.lanes * widest * round_up(box_q_[2], kernels_.lanes));
+    s.rows = carver.take<T>(kernels_.lanes * (converts_ ? line()
+                                              : direct_ ? 0
+                                                        : widest * round_up(box_q_[2], kernels_.lanes)));
     s.line = carver.take<T>(direct_ ? 0 : maps_[2].span(box_q_[2]));
     s.streams = carver.take<Stream<T>>(max_streams_);
   }

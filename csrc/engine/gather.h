@@ -92,7 +92,7 @@ class Gather final : public SlottedPass {
   void store_runs(const View& d, Index channels, const Set& s, const Box& b, const T* tiles, const std::ptrdiff_t* pos,
                   const Slot& slot) const;
   void store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
-                    const std::ptrdiff_t* pos) const;
+                    const std::ptrdiff_t* pos, const Slot& slot) const;
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
   Index3 extent(const Set& s, const Box& b) const {
@@ -101,6 +101,8 @@ class Gather final : public SlottedPass {
     return e;
   }
   void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
+  // Pixels of a line that is converted; not a power of two, so that lines do not share places of the cache.
+  Index line() const { return std::min<Index>(240, round_up(box_q_[0] * box_q_[1] * box_q_[2], kernels_.lanes)); }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
   const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
 
@@ -118,6 +120,7 @@ class Gather final : public SlottedPass {
   bool member_major_ = false;     // columns ordered [member][channel] rather than [channel][member]
   bool by_runs_ = false;          // columns are dense in the destination: store pixel by pixel
   bool direct_ = false;           // pixels are dense in the destination: transpose into place
+  bool converts_ = false;         // by way of short lines, which are then rounded to the destination's type
   bool weights_may_stay_ = false, weights_in_place_ = false, prepack_ = false;
   Index copy_plane_ = 0, group_panels_ = 0;
   Index least_slots_ = 1, chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1, pixels_ = 1;

@@ -31,7 +31,7 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
     if (by_runs_)
       store_runs(d, channels, set, b, tiles, pos, s);
     else if (direct_)
-      store_direct(d, channels, set, b, tiles, pos);
+      store_direct(d, channels, set, b, tiles, pos, s);
     tiles += pixels * round_up(set.columns(channels), kernels_.lanes);
     pos += pixels;
   }
@@ -91,10 +91,10 @@ void Gather<T>::store_runs(const View& d, Index channels, const Set& s, const Bo
         }
 }
 
-// Pixels are dense in the destination and have the compute type: one transposition, over whole planes where rows join.
+// Pixels are dense in the destination: one transposition, over whole planes where rows join.
 template <class T>
 void Gather<T>::store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
-                             const std::ptrdiff_t* pos) const {
+                             const std::ptrdiff_t* pos, const Slot& slot) const {
   const Index3 e = extent(s, b);
   const Index pixels = set_pixels(s, b);
   const bool join_h = maps_[1].dst_step == 1 && d.stride[3] == e[2];
@@ -111,6 +111,20 @@ void Gather<T>::store_direct(const View& d, Index channels, const Set& s, const 
           const Index at = i * d.stride[0] + n0 * d.stride[1] +
                            (fd->members[0].first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
                            (fh->members[0].first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + b.q0[2];
+          if (converts_) {
+            const Index pitch = line();
+            T* lines[1] = {slot.rows};
+            for (Index j = 0; j < n; j += kernels_.lanes)
+              for (Index q = 0; q < length; q += pitch) {
+                const Index count = std::min<Index>(kernels_.lanes, n - j), width = std::min(pitch, length - q);
+                transpose(lines, 1, pitch, tiles + pixels * n0 + j, natural + q, kernel.nr, static_cast<int>(width),
+                          static_cast<int>(width), count);
+                for (Index c = 0; c < count; ++c)
+                  store_row(kernels_, advance(d.data, d.dtype, at + (j + c) * d.stride[1] + q), d.dtype, 1,
+                            slot.rows + c * pitch, width);
+              }
+            continue;
+          }
           T* to = static_cast<T*>(d.data) + at;
           // Whole vectors (with AVX-512 they are cache lines), if the first line of each channel begins at the same
           // place of one.
