@@ -14,6 +14,7 @@
 #include "conv/problem.h"
 #include "convbwd/convbwd.hpp"
 #include "engine/blas.h"
+#include "kernels/list.h"
 #include "support/isa.h"
 #include "support/problems.h"
 #include "support/random.h"
@@ -251,6 +252,27 @@ TEST_F(PlanTest, TakesTheAlgorithmThatIsAskedFor) {
   } else {
     EXPECT_THROW(Plan::make(r), Error);
   }
+}
+
+// Even where neither is worth it; where they cannot serve, direct passes do.
+TEST_F(PlanTest, TakesMatrixUnitsAndWinogradWhereverTheyCanServe) {
+  const Problem p = problem(1, 1, 32, 32, {1, 28, 28}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  const auto text = [](const Problem& of, Algorithm algorithm, Precision precision) {
+    Request r = backward(of);
+    r.algorithm = algorithm;
+    r.precision = precision;
+    return Plan::make(r).explain();
+  };
+  for (const Precision precision : {Precision::strict, Precision::default_, Precision::fast}) {
+    const std::string unit = text(p, Algorithm::matrix, precision), tiles = text(p, Algorithm::winograd, precision);
+    EXPECT_EQ(unit.find("matrix") != std::string::npos, matrix_kernels(active_isa()) != nullptr) << unit;
+    EXPECT_EQ(unit.find("winograd"), std::string::npos) << unit;
+    EXPECT_EQ(tiles.find("matrix"), std::string::npos) << tiles;
+    EXPECT_NE(tiles.find("winograd x"), std::string::npos) << tiles;
+    EXPECT_NE(tiles.find("winograd w"), std::string::npos) << tiles;
+  }
+  const Problem strided = problem(1, 1, 32, 32, {1, 28, 28}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1});
+  EXPECT_NE(text(strided, Algorithm::winograd, Precision::fast).find("gather"), std::string::npos);
 }
 
 TEST_F(PlanTest, StrictSumsProductsAndNothingElse) {

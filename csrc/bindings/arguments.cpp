@@ -136,13 +136,13 @@ bool read_data_format(const Request& request, py::handle value) {
 }
 
 Algorithm read_algorithm(const Request& request, py::handle value) {
-  static constexpr std::pair<const char*, Algorithm> kAlgorithms[] = {{"auto", Algorithm::automatic},
-                                                                      {"direct", Algorithm::direct},
-                                                                      {"blas", Algorithm::blas},
-                                                                      {"reference", Algorithm::reference}};
+  static constexpr std::pair<const char*, Algorithm> kAlgorithms[] = {
+      {"auto", Algorithm::automatic},      {"direct", Algorithm::direct}, {"blas", Algorithm::blas},
+      {"reference", Algorithm::reference}, {"matrix", Algorithm::matrix}, {"winograd", Algorithm::winograd}};
   for (const auto& [name, algorithm] : kAlgorithms)
     if (is_text(value, name)) return algorithm;
-  Place{request.function, "algorithm"}.fail_choice("must be 'auto', 'direct', 'blas' or 'reference'", value);
+  Place{request.function, "algorithm"}.fail_choice(
+      "must be 'auto', 'direct', 'blas', 'reference', 'matrix' or 'winograd'", value);
 }
 
 Precision read_precision(const Request& request, py::handle value) {

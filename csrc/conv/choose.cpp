@@ -122,18 +122,24 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
     }
   const bool few = algorithm != Algorithm::blas && few_channels(spec);
   all.push_back({make_direct<T>(spec, algorithm, few, native, kernels), direct_nanoseconds(spec, native.lanes)});
-  if (algorithm != Algorithm::automatic || blas) return all;
+  const bool automatic = algorithm == Algorithm::automatic && !blas;
+  const bool unit_may = automatic ? !few : algorithm == Algorithm::matrix;
+  const bool winograd_may = automatic ? !strict : algorithm == Algorithm::winograd;
   const auto add = [&](std::unique_ptr<GuardedPass> pass) {
     if (!pass) return;
     const double time = pass->nanoseconds();
     all.push_back({std::move(pass), time});
   };
-  if (const double time = in_rows_nanoseconds(spec, native); time > 0 && !few)
+  if (const double time = in_rows_nanoseconds(spec, native); time > 0 && automatic && !few)
     if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))
-    if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && !few)
+    if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && unit_may)
       add(spec.unknown == Unknown::w ? make_matrix_weights(spec, native, *unit) : make_matrix(spec, native, *unit));
-  if (!strict) add(make_winograd(spec, native));
+  if (winograd_may) add(make_winograd(spec, native));
+  if (!automatic) {  // what was asked for, wherever it can serve
+    if (all.size() > 1) all.erase(all.begin());
+    return all;
+  }
   const auto cost = [&](const Candidate& c) { return c.nanoseconds * (&c == &all.front() ? kWorthwhile : 1); };
   std::iter_swap(all.begin(), std::min_element(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) {
                    return cost(a) < cost(b);

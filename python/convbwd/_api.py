@@ -104,15 +104,17 @@ def convolution_backward(
     data_format : str, optional
         Order of the axes of ``grad_output``, ``input`` and ``grad_input``: "NCL" (or "NCW"), "NCHW", "NCDHW" (the
         default), or "NLC" (or "NWC"), "NHWC", "NDHWC". The axes of ``weight`` and ``grad_weight`` are always as above.
-    algorithm : {"auto", "direct", "blas", "reference"}, optional
+    algorithm : {"auto", "direct", "blas", "reference", "matrix", "winograd"}, optional
         How to compute: chosen by cost, from what ``precision`` allows; by the library's own kernels, which sum
         products and nothing else; by OpenBLAS where the build has it; or by plain loops that accumulate in double
-        precision (slow; to check the others with).
+        precision (slow; to check the others with). "matrix" takes the processor's matrix unit and "winograd" the tiles
+        that ``precision`` allows wherever they can serve, even where that takes longer, and "direct" elsewhere.
     precision : {"default", "strict", "fast"}, optional
-        What ``algorithm="auto"`` may choose from; the other algorithms take no notice of it. See Notes.
+        What ``algorithm="auto"`` may choose from; "direct", "blas", "reference" and "matrix" take no notice of it. See
+        Notes.
     cube_math_type : CubeMathType or int, optional
         How operands are rounded before they are multiplied, as Ascend devices do it; ``grad_bias`` is the sum of
-        ``grad_output`` as it is. Other modes than KEEP_DTYPE make "auto" the same as "direct".
+        ``grad_output`` as it is. Other modes than KEEP_DTYPE make "default" the same as "strict".
     soc : {"a2", "950", "910"}, optional
         The generation of devices whose modes those are: Atlas A2 and A3, Ascend 950, Ascend 910.
     dtype : {None, "hifloat8", "float8_e4m3fn", "bfloat16"}, optional
