@@ -73,6 +73,7 @@ void replace(KernelSet<T>& set) {
   set.gather[1] = {"gemm", kRows, 2 * kLanes, gather_fixed<T, 2, kLanes>};
   set.gather[2] = {"gemm", kRows, 3 * kLanes, gather_fixed<T, 3, kLanes>};
   set.gather[3] = {"gemm", kRows, 4 * kLanes, gather_fixed<T, 4, kLanes>};
+  for (int i = 0; i < 4; ++i) set.blocked[i] = set.gather[i];
   set.gather_count = 4;
   set.any_bstep = false;
 }

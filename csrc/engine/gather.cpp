@@ -387,7 +387,7 @@ void Gather<T>::run(const Operands& o, std::byte* workspace) const {
 template <class T>
 std::string Gather<T>::explain() const {
   std::ostringstream s;
-  s << "gather " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name
+  s << "gather " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernel(vectors_ * kernels_.lanes).name
     << "): " << sets_.size() << " phase sets, boxes of " << box_n_ << 'x' << box_q_[0] << 'x' << box_q_[1] << 'x'
     << box_q_[2] << " pixels, " << channels_ << " of " << cd_ << " channels a task, chunks of " << chunk_ << " of "
     << cs_ << " source channels; image " << (copy_ ? "copied" : "in place") << ", weights "
