@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import math
 import re
@@ -33,6 +34,14 @@ SMALL = [
     "transposed:n2ci3x9x8x7co2k3s2x1x2d2p2",
 ]
 ALL = PASSES["dx+dw+db"]
+
+
+def load_script(name):
+    """Import a script of bench/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"bench/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def small(case: Case) -> Case:
@@ -351,3 +360,48 @@ def test_growth(tmp_path):
     assert re.search(r"depthwise1d +[\d.]+ +[\d.]+ +\d+%", done.stdout)
     done = subprocess.run([*script, "--tolerance", "-1"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and "depthwise1d" in done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_errors(dtype):
+    pytest.importorskip("torch")
+    errors = load_script("errors")
+    found = []
+    # Matrix units and every tile; long sums of few channels; strides, with groups; depthwise.
+    for text in (
+        "ci64x28x28co64k3p1", "ci64x28x28co64k5p2", "ci3x60x60co32k3x5", "n2g2ci16x20x20co24k3s2p1",
+        "g8ci1x30x30co1k3p1",
+    ):  # fmt: skip
+        for row in errors.measure(parse_problem(text), dtype):
+            assert row.kept, row
+            found.append(row.choice)
+    served = {*errors.CHOICES} if " amx" in convbwd.build_info()["isas"] else {
+        name for name, choice in errors.CHOICES.items() if choice.serves != "matrix"
+    }  # fmt: skip
+    assert served <= {*found} or convbwd.build_info()["isa"] == "generic"
+
+
+def test_errors_tells_what_is_off(tmp_path):
+    pytest.importorskip("torch")
+    errors = load_script("errors")
+    exact = np.array([4.0, -2.0])
+    got = errors.error_of(np.array([4.0, -2.5]), exact, np.array([0.125, 0.125]))
+    assert got == (0.125, math.sqrt(0.125) / 4, 4)
+    fine = errors.Error(2.0**-23, 2.0**-25, 0.5)
+    rows = [errors.Row(GATE[0], "float32", "grad_input", name, got, fine) for name in errors.CHOICES]
+    assert not any(row.kept for row in rows)
+    assert all(row._replace(ours=fine).kept for row in rows)
+    path = tmp_path / "shapes.json"
+    path.write_text(json.dumps(json.loads(GATE_SHAPES.read_text())[-1:]))
+    script = [
+        sys.executable,
+        str(ROOT / "bench/errors.py"),
+        "--shapes",
+        str(path),
+        "--dtype",
+        "bfloat16",
+        "--rectified",
+    ]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"bfloat16 +grad_weight +direct +1 ", done.stdout)

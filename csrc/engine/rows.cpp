@@ -15,6 +15,7 @@ constexpr Index kBoxBytes = 128 << 10;    // source and results of a box: at hom
 constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
+constexpr Index kStraight = 64;           // products that are summed straight: 480 had 3.2 times PyTorch's error
 
 template <class T>
 class Rows final : public SlottedPass {
@@ -213,7 +214,10 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
     const int block = static_cast<int>(std::min<Index>(kernels_.rows_mr, m - m0));
     const T* w = weights + m0 * k * s.taps;
     if (finite) {
-      kernels_.rows(block, length, slot.source, offsets.data(), k * s.taps, w, results + m0 * pitch_, pitch_, k0 > 0);
+      const Index products = k * s.taps, step = ceil_div(products, ceil_div(products, kStraight));
+      for (Index t = 0; t < products; t += step)
+        kernels_.rows(block, length, slot.source, offsets.data() + t, std::min(step, products - t), w + t * block,
+                      results + m0 * pitch_, pitch_, k0 + t > 0);
       continue;
     }
     const auto inside = [&](std::size_t a, Index q, Index offset) {
