@@ -18,7 +18,7 @@ from convbwd import _core
 from convbwd._bench.problem import GATE_SHAPES, Case, load_cases
 
 # What every problem may take, however small its im2col.
-LEAST = 64 << 10
+LEAST = {"float64": 64 << 10, "float32": 64 << 10, "float16": 256 << 10}
 # Pages that a call touches besides its scratch: code, thread stacks, the allocator's own.
 SLACK = 1 << 20
 
@@ -61,7 +61,7 @@ def main() -> None:
     print(f"{'limit kB':>12} {'stated kB':>12} {'taken kB':>12}")
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for case, (stated, taken) in zip(cases, pool.imap(call, cases), strict=True):
-            limit = max(case.im2col_bytes // 4, LEAST)
+            limit = max(case.im2col_bytes // 4, LEAST[options.dtype])
             faults = []
             if stated > limit:
                 faults.append("more than allowed")

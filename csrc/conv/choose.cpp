@@ -21,6 +21,9 @@ constexpr double kWorthwhile = 0.95;
 // Workspace that every problem may have: below it tiles become too narrow for vectors (1x3x8x8 with 8 kernels of 3x3
 // took three times as long with a quarter of its im2col, 1.7 KiB). Fits an L2 beside the operands.
 constexpr double kLeastBudget = 64 << 10;
+// The same where operands are widened, which takes copies of them: with 64 KiB tasks repeated those up to 30 times
+// (55x55 images of 16 to 64 channels, 1x1 windows, bfloat16: dx took 5 times as long, dw 2.7 times).
+constexpr double kLeastWidening = 256 << 10;
 constexpr std::size_t kNoLimit = std::size_t{1} << 50;
 
 // Whether a panel of channels would be narrow. Members of a merged phase set are columns too: patches are wide even
@@ -108,7 +111,9 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const Problem& p = spec.problem;
   const KernelSet<T>& native = kernel_set<T>(active_isa());
   const double im2col = p.products() * static_cast<double>(sizeof(T)) / static_cast<double>(p.co);
-  spec.budget = static_cast<std::size_t>(std::clamp(im2col / 4, kLeastBudget, 1e15));
+  bool widens = false;
+  for (const View& v : {spec.operands.x, spec.operands.w, spec.operands.y}) widens |= size_of(v.dtype) < sizeof(float);
+  spec.budget = static_cast<std::size_t>(std::clamp(im2col / 4, widens ? kLeastWidening : kLeastBudget, 1e15));
   // Strict sums take no kernels but our own: OpenBLAS promises nothing about values that are not finite.
   const bool strict = spec.precision == Precision::strict;
   const bool blas = algorithm == Algorithm::blas ||

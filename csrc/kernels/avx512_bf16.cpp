@@ -62,9 +62,9 @@ void multiply(const MatrixCall& call) {
       for (std::int64_t t = 0; t < call.shifts; ++t)
         for (std::int64_t s = begin; s < end; s += longest)
           for (int i = 0; i < call.rows; i += kHeight) {
-            const char* a = static_cast<const char*>(call.a.data) + (call.shift ? call.shift[t] : 0) +
-                            i / 16 * call.a.tile + i % 16 * call.a.row;
-            const char* b = static_cast<const char*>(call.b.data) + j / 16 * call.b.tile;
+            const char* a = static_cast<const char*>(call.a.data) + i / 16 * call.a.tile + i % 16 * call.a.row;
+            const char* b =
+                static_cast<const char*>(call.b.data) + j / 16 * call.b.tile + (call.shift ? call.shift[t] : 0);
             const int rows = call.rows - i < kHeight ? call.rows - i : kHeight;
             table[j + 16 < call.columns][rows - 1](call, a, b, call.c + t * call.shift_c + i * call.ldc + j, s,
                                                    s + longest < end ? s + longest : end);
@@ -76,9 +76,9 @@ void multiply(const MatrixCall& call) {
 
 }  // namespace
 
-// Measured on Zen 4, whose dot products have twice the speed of its multiply-adds, in the time of the latter on a
-// Sapphire Rapids. This one's own take 600.
-const MatrixKernels matrix_kernels_avx512_bf16 = {"avx512_bf16", 190,         multiply,     split_rows,
-                                                  split_run,     split_pairs, split_columns};
+// Measured on Zen 4, where 32x32x32 products take 0.51 of a direct pass's time; AMX takes 0.081 on a Sapphire Rapids,
+// whose own dot products take 20 times as long as its tiles.
+const MatrixKernels matrix_kernels_avx512_bf16 = {"avx512_bf16", 6.3,         multiply,     split_rows,
+                                                  split_plane,   split_pairs, split_columns};
 
 }  // namespace convbwd
