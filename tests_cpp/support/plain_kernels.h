@@ -129,11 +129,12 @@ const KernelSet<T>& set(const char* name) {
     k.lanes = Lanes;
     k.any_bstep = true;
     const auto add = [&]<int Height, int Nr>() {
-      k.gather[k.gather_count++] = {
+      k.gather[k.gather_count] = k.blocked[k.gather_count] = {
           "gather", Height, Nr,
           [](int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* segments,
              std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow,
              bool accumulate) { gather(Nr, m, x, row, xstep, segments, count, b, bstep, c, crow, accumulate); }};
+      ++k.gather_count;
     };
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       (add.template operator()<Mr, static_cast<int>(I + 1) * Lanes>(), ...);
