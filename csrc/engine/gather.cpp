@@ -339,7 +339,9 @@ bool Gather<T>::search() {
   Index chunk = affordable(std::max<Index>(1, vectors_ * lanes / members));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
   chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
-  chunk_ = spec_.sums[3] > 0 ? std::min(cs_, spec_.sums[3]) : ceil_div(cs_, ceil_div(cs_, chunk));
+  const Index kept = spec_.sums[3];
+  chunk_ = kept > 0 ? std::min(cs_, kept / 2) : ceil_div(cs_, ceil_div(cs_, chunk));
+  blocked_ = kept > 0 ? kept % 2 == 1 : chunk_ * max_taps_ > kStraight;
   const Index volume = p.n * count_[0] * count_[1] * count_[2];
   const Index pixels = std::max<Index>(64, kBoxPixels / std::max<Index>(1, live_sets / 2));
   // Channels of a block of so many vectors, and bytes that its results take for each pixel.

@@ -24,7 +24,7 @@ class Gather final : public SlottedPass {
   Index3 tile() const override {
     return {box_q_[0] * maps_[0].dst_step, box_q_[1] * maps_[1].dst_step, box_q_[2] * maps_[2].dst_step};
   }
-  Sums summation() const override { return sums_of(SumKind::gather, 0, 0, chunk_); }
+  Sums summation() const override { return sums_of(SumKind::gather, 0, 0, 2 * chunk_ + blocked_); }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
@@ -77,7 +77,7 @@ class Gather final : public SlottedPass {
   }
   // Long sums are formed of short ones: straight, they would have several times the error of other libraries'.
   const GatherKernel<T>& kernel(Index columns) const {
-    return (chunk_ * max_taps_ > kStraight ? kernels_.blocked : kernels_.gather)[ceil_div(columns, kernels_.lanes) - 1];
+    return (blocked_ ? kernels_.blocked : kernels_.gather)[ceil_div(columns, kernels_.lanes) - 1];
   }
   template <class F>
   void each_block(const Set& s, Index channels, F&& f) const;  // f(first column, columns, kernel)
@@ -118,6 +118,7 @@ class Gather final : public SlottedPass {
   std::vector<Set> sets_;
   Index cs_, cd_;              // source and destination channels of a group
   Index weight_n_, weight_k_;  // which axis of w runs along columns, which along the reduction
+  bool blocked_ = false;
   Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 1;
   Index3 count_{1, 1, 1};         // most pixels of any phase, an axis
   std::array<Range, 3> reach_{};  // smallest and one past the largest source offset, an axis
