@@ -162,7 +162,7 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
   const Problem& p = spec_.problem;
   const Index taps = p.taps(), first = g * p.co;
   const bool taps_dense = dense_planes(w);
-  if (plain_) {
+  if (plain_ && taps == 1) {
     for (Index m0 = 0; m0 < cd_; m0 += kernels_.rows_mr) {
       const Index block = std::min<Index>(kernels_.rows_mr, cd_ - m0);
       const Index5 at{first + (to_x_ ? from : m0), to_x_ ? m0 : from, 0, 0, 0};
