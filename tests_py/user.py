@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import convbwd
 import convbwd.autograd
+import convbwd.dask
 import convbwd.jax
 import convbwd.threadpoolctl
 import convbwd.torch
@@ -74,6 +75,8 @@ def number_formats(x: Floats) -> tuple[int, ...]:
     assert packed.shape == formats.shape_of(x.shape, "NC1HWC0", np.float32, c0=4)
     assert formats.convert(packed, "NC1HWC0", "NHWC", x.shape, c0=4).shape[-1] == x.shape[1]
     shape: tuple[int, ...] = formats.unpack(packed, "NC1HWC0", x.shape, c0=4).shape
+    where_it_is = formats.Packed(packed, "NC1HWC0", x.shape, c0=4)
+    assert where_it_is.shape == shape
     return shape
 
 
@@ -107,6 +110,10 @@ def libraries(x: Any, w: Any) -> tuple[Any, Any]:
     convbwd.torch.enable()
     convbwd.torch.disable()
     assert convbwd.threadpoolctl.ConvbwdController.user_api == "convbwd"
+    dx, _, _ = convbwd.dask.convolution_backward(
+        np.ones((2, 4, 6, 6), np.float32), x, w, output_mask=(True, False, False)
+    )
+    assert dx is not None and dx.shape == x.shape
     return convbwd.jax.convolution(x, w, stride=2), convbwd.autograd.convolution(x, w, None, stride=2)
 
 
