@@ -5,6 +5,8 @@
 
 namespace convbwd {
 
+constexpr int kMaxColumns = 64;  // of a kernel
+
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
 template <class T>
 void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot,
@@ -32,7 +34,6 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   const auto transpose = kernels_.transpose[static_cast<int>(w.dtype)];
   T** table = slot.table;
   std::fill(table, table + taps, nullptr);
-  constexpr int kMaxColumns = 64;  // of a kernel
   std::ptrdiff_t row[kMaxColumns];
   std::iota(row, row + kMaxColumns, 0);
   each_block(sets_[0], channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
@@ -75,6 +76,7 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
   const auto& [fd, fh, fw] = s.phase;
   const bool rows_dense = sn == taps && dense_planes(w);
   // Channels of these columns: where all their taps lie in one row of w, it is loaded as a whole for each k.
+  Index pick[kMaxColumns];
   const Index c0 = member_major_ ? 0 : n0 / s.members;
   const Index c1 = member_major_ ? channels : (n0 + n - 1) / s.members + 1;
   for (std::size_t td = 0; td < fd->offset.size(); ++td)
@@ -89,6 +91,16 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
               dense &= m == 0 || slot.member[m] == slot.member[m - 1] + 1;
               ++m;
             }
+        // Where the columns are: in w, or in the row of their channels.
+        Index channel = member_major_ ? n0 % channels : c0, member = member_major_ ? n0 / channels : n0 % s.members;
+        for (Index j = 0; j < n; ++j) {
+          pick[j] = (rows_dense ? (channel - c0) * taps : w.along(weight_n_, channel)) + slot.member[member];
+          if (member_major_) {
+            if (++channel == channels) channel = 0, ++member;
+          } else if (++member == s.members) {
+            member = 0, ++channel;
+          }
+        }
         for (Index c = 0; c < k; ++c, panel += nr) {
           const void* from = advance(w.data, w.dtype, w.along(weight_k_, c));
           std::fill(panel + n, panel + nr, T{});
@@ -104,20 +116,14 @@ void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0
             }
             continue;
           }
-          if (rows_dense) load_row(kernels_, slot.taps, advance(from, w.dtype, c0 * sn), w.dtype, 1, (c1 - c0) * taps);
-          Index channel = member_major_ ? n0 % channels : c0, member = member_major_ ? n0 / channels : n0 % s.members;
-          for (Index j = 0; j < n; ++j) {
-            if (rows_dense)
-              panel[j] = slot.taps[(channel - c0) * taps + slot.member[member]];
-            else
-              load_row(kernels_, panel + j, advance(from, w.dtype, w.along(weight_n_, channel) + slot.member[member]),
-                       w.dtype, 1, 1);
-            if (member_major_) {
-              if (++channel == channels) channel = 0, ++member;
-            } else if (++member == s.members) {
-              member = 0, ++channel;
-            }
+          if (rows_dense) {
+            const void* rows = advance(from, w.dtype, c0 * sn);
+            const T* row = w.dtype == compute_dtype<T> ? static_cast<const T*>(rows) : slot.taps;
+            if (row == slot.taps) load_row(kernels_, slot.taps, rows, w.dtype, 1, (c1 - c0) * taps);
+            for (Index j = 0; j < n; ++j) panel[j] = row[pick[j]];
+            continue;
           }
+          for (Index j = 0; j < n; ++j) load_row(kernels_, panel + j, advance(from, w.dtype, pick[j]), w.dtype, 1, 1);
         }
       }
 }
