@@ -16,8 +16,8 @@
 namespace convbwd {
 
 /// The algorithm of a call: `automatic` lets the planner choose. `reference` is plain loops with double accumulation.
-/// `matrix`, a matrix unit's products, and `winograd`, with the tiles that the precision allows, are taken wherever they
-/// can serve, for better or worse; `direct` elsewhere.
+/// `matrix`, a matrix unit's products, and `winograd`, with the tiles that the precision allows, are taken wherever
+/// they can serve, for better or worse; `direct` elsewhere.
 enum class Algorithm : std::uint8_t { automatic, direct, blas, reference, matrix, winograd };
 
 enum class PaddingMode : std::uint8_t { explicit_, valid, same };
