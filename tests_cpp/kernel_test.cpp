@@ -272,6 +272,58 @@ TEST_P(Kernels, DotsAddsProductsOfRows) {
   });
 }
 
+TEST_P(Kernels, DepthwiseMultipliesPixelsByTaps) {
+  with_set([](const auto& set, auto zero) {
+    using T = decltype(zero);
+    Random random(7);
+    const std::ptrdiff_t lanes = set.lanes;
+    for (const std::int64_t cols : {0, 1, 2, 5, 8, 12, 13, 14, 15, 28, 31})
+      for (const std::int64_t taps : {0, 1, 9})
+        for (const std::ptrdiff_t step : {1, 2})
+          for (const std::ptrdiff_t gap : {1, 3}) {
+            constexpr std::int64_t kRows = 3;
+            const std::ptrdiff_t sstep = step * lanes, srow = 40 * sstep + 1, ostep = gap * lanes,
+                                 orow = cols * ostep + 2;
+            const std::vector<T> s = integers<T>(random, (kRows + 1) * srow), w = integers<T>(random, 12 * lanes);
+            std::vector<DepthwiseTap> tap;
+            for (std::int64_t t = 0; t < taps; ++t)
+              tap.push_back({random.integer(0, 8 * lanes), random.integer(0, 11 * lanes)});
+            Memory<T> got(kRows * orow + 1), expected(kRows * orow + 1);
+            got.fill(random);
+            expected.copy(got);
+            plain::depthwise(set.lanes, kRows, cols, expected.data(), orow, ostep, s.data(), srow, sstep, tap.data(),
+                             taps, w.data());
+            set.depthwise(kRows, cols, got.data(), orow, ostep, s.data(), srow, sstep, tap.data(), taps, w.data());
+            ASSERT_TRUE(got == expected) << cols << " columns, " << taps << " taps, steps " << sstep << ' ' << ostep;
+          }
+  });
+}
+
+TEST_P(Kernels, DepthwiseTapsAddsProductsOfPixels) {
+  with_set([](const auto& set, auto zero) {
+    using T = decltype(zero);
+    Random random(8);
+    const std::ptrdiff_t lanes = set.lanes;
+    for (const std::int64_t h : {1, 2, 3, 4, 5, 7, 11})
+      for (const std::int64_t w : {1, 2, 3, 4, 5, 6, 9})
+        for (const std::int64_t cols : {0, 1, 4})
+          for (const std::ptrdiff_t step : {1, 2}) {
+            constexpr std::int64_t kRows = 3;
+            const std::ptrdiff_t xstep = step * lanes, xw = lanes * 3, xrow = (cols * step + 3 * w) * lanes + 1,
+                                 xh = xrow * 2, yrow = cols * lanes + 1, oh = w * lanes + 1;
+            const std::vector<T> y = integers<T>(random, kRows * yrow + 1),
+                                 x = integers<T>(random, (kRows + 2 * h) * xrow);
+            Memory<T> got(h * oh), expected(h * oh);
+            got.fill(random);
+            expected.copy(got);
+            plain::depthwise_taps(set.lanes, h, w, kRows, cols, y.data(), yrow, x.data(), xrow, xstep, xh, xw,
+                                  expected.data(), oh);
+            set.depthwise_taps(h, w, kRows, cols, y.data(), yrow, x.data(), xrow, xstep, xh, xw, got.data(), oh);
+            ASSERT_TRUE(got == expected) << h << 'x' << w << " taps, " << cols << " columns, step " << xstep;
+          }
+  });
+}
+
 TEST_P(Kernels, TransposeConvertsAndSpreadsColumnsOverDestinations) {
   with_set([](const auto& set, auto zero) {
     using T = decltype(zero);

@@ -42,11 +42,17 @@ std::vector<const KernelSet<T>*> kernel_sets() {
   return sets;
 }
 
+template <class T, std::unique_ptr<GuardedPass> (*make)(const PassSpec&, const KernelSet<T>&)>
+std::unique_ptr<Pass> plain_pass(const PassSpec& spec, const KernelSet<T>& kernels) {
+  return make(spec, kernels);
+}
+
 template <class T>
 struct Maker {
   const char* name;
   std::unique_ptr<Pass> (*make)(const PassSpec&, const KernelSet<T>&);
   std::vector<const KernelSet<T>*> sets;
+  bool any = true;  // serves every problem
 };
 template <class T>
 std::vector<Maker<T>> makers(Unknown unknown) {
@@ -57,8 +63,12 @@ std::vector<Maker<T>> makers(Unknown unknown) {
   if (unknown == Unknown::w)
     return {{"gather_weights", make_gather_weights, gathering},
             {"dots", make_dots, kernel_sets<T>()},
+            {"lanes", plain_pass<T, make_lanes_weights<T>>, kernel_sets<T>(), false},
             {"reference", reference, any}};
-  return {{"gather", make_gather, gathering}, {"rows", make_rows, kernel_sets<T>()}, {"reference", reference, any}};
+  return {{"gather", make_gather, gathering},
+          {"rows", make_rows, kernel_sets<T>()},
+          {"lanes", plain_pass<T, make_lanes<T>>, kernel_sets<T>(), false},
+          {"reference", reference, any}};
 }
 
 // Every plan that smaller and smaller budgets lead to.
@@ -68,7 +78,7 @@ void check_all(const Call& call, Unknown unknown) {
   for (const Maker<T>& maker : makers<T>(unknown))
     for (const KernelSet<T>* set : maker.sets) {
       SCOPED_TRACE(std::string(maker.name) + " on " + set->name + " " + set->gather[0].name);
-      ASSERT_NE(maker.make(call.spec(kNoLimit), *set), nullptr);
+      ASSERT_TRUE(!maker.any || maker.make(call.spec(kNoLimit), *set));
       for_each_plan(
           call, [&](std::size_t budget) { return maker.make(call.spec(budget), *set); },
           [&](const Pass& pass, std::size_t) { call.check(pass, expected); });
@@ -197,6 +207,23 @@ TEST(RandomProblems, ComputeWhatTheDefinitionSays) {
   }
 }
 
+// A part of an image may take rows where the whole takes lanes.
+TEST(Lanes, SumAsRowsDo) {
+  for (const KernelSet<float>* set : kernel_sets<float>())
+    for (const Unknown unknown : {Unknown::x, Unknown::y})
+      for (const Index stride : {1, 2}) {
+        const Problem p = problem(2, 20, 1, 1, {1, 11, 10}, {1, 7, 5}, {1, stride, stride}, {1, 1, 1}, {0, 3, 4});
+        Call call(p, unknown, {DType::float32, DType::float32, DType::float32});
+        Random random(28);
+        call.fill_reals(random);
+        const auto lanes = make_lanes(call.spec(kNoLimit), *set);
+        const auto rows = make_rows(call.spec(kNoLimit), *set);
+        EXPECT_EQ(lanes->summation(), rows->summation());
+        const std::vector<double> got = call.run(*lanes), expected = call.run(*rows);
+        ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0) << lanes->explain();
+      }
+}
+
 // That the problems and budgets above reach what they are there for, on tiles that are the same on every machine.
 TEST(Plans, TakeEveryWay) {
   struct Way {
@@ -211,6 +238,8 @@ TEST(Plans, TakeEveryWay) {
   const Problem pointwise = problem(1, 1, 32, 64, {1, 6, 6}, {1, 1, 1});
   const Problem deep = problem(1, 1, 200, 33, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem depthwise = problem(1, 2, 1, 1, {1, 190, 200}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  const Problem small = problem(40, 10, 1, 1, {1, 9, 9}, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 2, 2});
+  constexpr auto lanes = plain_pass<float, make_lanes<float>>;
   for (const Way& way : std::vector<Way>{
            {"weights packed once", Unknown::y, make_gather, wide},
            {"weights packed once", Unknown::x, make_gather, wide},
@@ -231,6 +260,9 @@ TEST(Plans, TakeEveryWay) {
            {"chunks of 10 of 40", Unknown::y, make_rows, problem(1, 1, 40, 2, {1, 20, 30}, {1, 3, 3}), DType::float32,
             16 << 10},
            {"in", Unknown::w, make_dots, depthwise},
+           {"3 blocks of 4 channels, 5 sets of rows, 7 images a task", Unknown::y, lanes, small},
+           {"3 blocks of 4 channels", Unknown::x, lanes, small},
+           {"3 slabs", Unknown::w, plain_pass<float, make_lanes_weights<float>>, small},
        }) {
     const Call call(way.problem, way.unknown, {way.dtype, DType::float32, way.dtype});
     const auto pass = way.make(call.spec(way.budget), plain::set<float, 4, 8, 6>("odd"));

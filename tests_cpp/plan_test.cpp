@@ -225,18 +225,20 @@ TEST_P(Choices, FitTheProblem) {
 
 INSTANTIATE_TEST_SUITE_P(
     , Choices,
-    testing::Values(Choice{"Tiny", problem(1, 1, 2, 3, {1, 4, 4}, {1, 3, 3}), "rows y", "rows x", "dots w"},
-                    Choice{"Dense", kDense, "gather y", "gather x", "gather w"},
-                    Choice{"Strided", problem(1, 1, 32, 64, {1, 28, 28}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}),
-                           "gather y", "gather x", "gather w"},
-                    Choice{"Pointwise", problem(1, 1, 64, 128, {1, 14, 14}, {1, 1, 1}), "gather y", "gather x",
-                           "gather w"},
-                    Choice{"Depthwise", problem(1, 32, 1, 1, {1, 28, 28}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),
-                           "rows y", "rows x", "dots w"},
-                    Choice{"Patches", problem(1, 1, 3, 64, {1, 160, 160}, {1, 16, 16}, {1, 16, 16}), "gather y",
-                           "gather x", "gather w"},
-                    Choice{"FirstLayer", problem(1, 1, 3, 32, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),
-                           "gather y", "rows x", "gather w"}),
+    testing::Values(
+        Choice{"Tiny", problem(1, 1, 2, 3, {1, 4, 4}, {1, 3, 3}), "rows y", "rows x", "dots w"},
+        Choice{"Dense", kDense, "gather y", "gather x", "gather w"},
+        Choice{"Strided", problem(1, 1, 32, 64, {1, 28, 28}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}), "gather y",
+               "gather x", "gather w"},
+        Choice{"Pointwise", problem(1, 1, 64, 128, {1, 14, 14}, {1, 1, 1}), "gather y", "gather x", "gather w"},
+        Choice{"Depthwise", problem(1, 32, 1, 1, {1, 99, 99}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "rows y",
+               "rows x", "dots w"},
+        Choice{"DepthwiseSmall", problem(1, 64, 1, 1, {1, 7, 7}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "lanes y",
+               "lanes x", "lanes w"},
+        Choice{"Patches", problem(1, 1, 3, 64, {1, 160, 160}, {1, 16, 16}, {1, 16, 16}), "gather y", "gather x",
+               "gather w"},
+        Choice{"FirstLayer", problem(1, 1, 3, 32, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "gather y",
+               "rows x", "gather w"}),
     [](const auto& test) { return test.param.name; });
 
 TEST_F(PlanTest, TakesTheAlgorithmThatIsAskedFor) {

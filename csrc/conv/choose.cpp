@@ -135,13 +135,16 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
     const double time = pass->nanoseconds();
     all.push_back({std::move(pass), time});
   };
+  const bool asked = algorithm == Algorithm::matrix || algorithm == Algorithm::winograd;
+  if (!asked && algorithm != Algorithm::blas)
+    add(spec.unknown == Unknown::w ? make_lanes_weights(spec, native) : make_lanes(spec, native));
   if (const double time = in_rows_nanoseconds(spec, native); time > 0 && automatic && !few)
     if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))
     if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && unit_may)
       add(spec.unknown == Unknown::w ? make_matrix_weights(spec, native, *unit) : make_matrix(spec, native, *unit));
   if (winograd_may) add(make_winograd(spec, native));
-  if (!automatic) {  // what was asked for, wherever it can serve
+  if (asked) {  // wherever it can serve
     if (all.size() > 1) all.erase(all.begin());
     return all;
   }

@@ -121,6 +121,11 @@ std::unique_ptr<Pass> make_reference(const PassSpec& spec);                     
 template <class T>
 std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
                                            const WinogradKernels<T>* only = nullptr);
+/// Depthwise problems with small planes: unknown x, y, and unknown w.
+template <class T>
+std::unique_ptr<GuardedPass> make_lanes(const PassSpec& spec, const KernelSet<T>& kernels);
+template <class T>
+std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec& spec, const KernelSet<T>& kernels);
 /// On a matrix unit: unknown x, y, and unknown w.
 std::unique_ptr<GuardedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
                                          const MatrixKernels& unit);
@@ -167,10 +172,21 @@ int widest_block(const KernelSet<T>& k, Index columns) {
   return widest;
 }
 
+/// Time that rows and dots take on one thread for depthwise problems, fitted like the one below. Their vectors lie
+/// across cache lines, their rows have borders, and small planes are mostly overhead.
+inline double depthwise_nanoseconds(const Problem& p, int lanes) {
+  const double pixels = static_cast<double>(p.x_plane() + p.y_plane());
+  const double row = 1 + static_cast<double>((p.w[2] - 1) * p.dilation[2]) / static_cast<double>(p.y[2] * p.stride[2]);
+  const double strided = p.stride[1] * p.stride[2] > 1 ? 110 + 0.12 * pixels : 0;
+  return 2000 + p.products() / lanes * 0.4 * row +
+         static_cast<double>(p.n * p.groups) * (60 + 0.19 * pixels + 0.4 * static_cast<double>(p.taps()) + strided);
+}
+
 /// Time that a direct pass takes on one thread, good to 30 %: fitted to the 129 shapes of the benchmark on a Sapphire
 /// Rapids, AVX-512 float32, where a vector's products take 0.18 ns.
 inline double direct_nanoseconds(const PassSpec& spec, int lanes) {
   const Problem& p = spec.problem;
+  if (p.ci == 1 && p.co == 1) return depthwise_nanoseconds(p, lanes);
   const double images = static_cast<double>(p.n * p.groups);
   const double x = images * static_cast<double>(p.ci * p.x_plane()),
                y = images * static_cast<double>(p.co * p.y_plane());

@@ -45,6 +45,26 @@ template <class T>
 using DotsFn = void (*)(int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
                         const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo);
 
+/// Where a tap reads a source and its weights, in elements.
+struct DepthwiseTap {
+  std::ptrdiff_t s, w;
+};
+
+/// Vectors along channels, a channel's results from the same channel, for r < rows, p < cols and l < lanes:
+///   out[r*orow + p*ostep + l] = sum over t < taps of S[r*srow + p*sstep + tap[t].s + l] * W[tap[t].w + l]
+template <class T>
+using DepthwiseFn = void (*)(std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep,
+                             const T* s, std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap,
+                             std::int64_t taps, const T* w);
+
+/// The gradient of the weights, for i < h, j < w and l < lanes:
+///   out[i*oh + j*lanes + l] += sum over r < rows, p < cols of
+///                              Y[r*yrow + p*lanes + l] * X[r*xrow + p*xstep + i*xh + j*xw + l]
+template <class T>
+using DepthwiseTapsFn = void (*)(std::int64_t h, std::int64_t w, std::int64_t rows, std::int64_t cols, const T* y,
+                                 std::ptrdiff_t yrow, const T* x, std::ptrdiff_t xrow, std::ptrdiff_t xstep,
+                                 std::ptrdiff_t xh, std::ptrdiff_t xw, T* out, std::ptrdiff_t oh);
+
 /// Transposition with conversion from a tensor's type, for column k < cols and row r < rows_out:
 ///   dst[k % period][(k / period) * ldd + r] = r < rows ? src[row[r]*lds + k] : 0
 /// where dst is a table of `period` destinations; a null one is left out.
@@ -93,6 +113,8 @@ struct KernelSet {
   int rows_mr;
   DotsFn<T> dots;
   int dots_mr, dots_nt;
+  DepthwiseFn<T> depthwise;
+  DepthwiseTapsFn<T> depthwise_taps;
   TransposeFn<T> transpose[kTypes];
   PadFn<T> pad[kTypes];
   void (*load[kTypes])(T* dst, const void* src, std::int64_t n);

@@ -138,14 +138,23 @@ INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t l
     UNROLL for (int i = 0; i < L; ++i) v[i] = i < live ? load_vector_part<T, S>(s + row[i] * lds, width) : V<T>{};
   }
   transpose_square<T>(v);
-  if (period == 1 && out >= L && width == L && dst[0]) {
-    T* d = dst[0] + outer;
-    UNROLL for (int k = 0; k < L; ++k) storeu(d + k * ldd, v[k]);
-    outer += L * ldd;
+  if (out >= L && width == L) {
+    if (period == 1 && dst[0]) {
+      T* d = dst[0] + outer;
+      UNROLL for (int k = 0; k < L; ++k) storeu(d + k * ldd, v[k]);
+      outer += L * ldd;
+      return;
+    }
+    UNROLL for (int k = 0; k < L; ++k) {
+      if (dst[tap]) storeu(dst[tap] + outer, v[k]);
+      if (++tap == period) tap = 0, outer += ldd;
+    }
     return;
   }
+  V<T> kept[L];  // by itself, or the columns above were kept in memory too
+  UNROLL for (int k = 0; k < L; ++k) kept[k] = v[k];
   for (int k = 0; k < width; ++k) {
-    if (dst[tap]) store_part(dst[tap] + outer, v[k], out < L ? out : L);
+    if (dst[tap]) store_part(dst[tap] + outer, kept[k], out < L ? out : L);
     if (++tap == period) tap = 0, outer += ldd;
   }
 }
@@ -381,6 +390,10 @@ double sum(const T* p, std::int64_t n) {
   return total;
 }
 
+// ------------------------------------------------------------------------------------------------------- depthwise
+
+#include "kernels/depthwise.inl"
+
 // -------------------------------------------------------------------------------------------------------- winograd
 
 #include "kernels/winograd.inl"
@@ -416,6 +429,8 @@ constexpr KernelSet<T> make_set(const char* name) {
       dots<T>,
       kDotsMr,
       kDotsNt,
+      depthwise<T>,
+      depthwise_taps<T>,
 #define EACH(name, type) transpose<T, type>,
       {CONVBWD_TYPE_LIST(EACH)},
 #undef EACH

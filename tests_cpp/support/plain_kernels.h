@@ -49,6 +49,34 @@ void dots(int lanes, int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t
     }
 }
 
+template <class T>
+void depthwise(int lanes, std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep,
+               const T* s, std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps,
+               const T* w) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t p = 0; p < cols; ++p)
+      for (int l = 0; l < lanes; ++l) {
+        T sum{};
+        for (std::int64_t t = 0; t < taps; ++t) sum += s[r * srow + p * sstep + tap[t].s + l] * w[tap[t].w + l];
+        out[r * orow + p * ostep + l] = sum;
+      }
+}
+
+template <class T>
+void depthwise_taps(int lanes, std::int64_t h, std::int64_t w, std::int64_t rows, std::int64_t cols, const T* y,
+                    std::ptrdiff_t yrow, const T* x, std::ptrdiff_t xrow, std::ptrdiff_t xstep, std::ptrdiff_t xh,
+                    std::ptrdiff_t xw, T* out, std::ptrdiff_t oh) {
+  for (std::int64_t i = 0; i < h; ++i)
+    for (std::int64_t j = 0; j < w; ++j)
+      for (int l = 0; l < lanes; ++l) {
+        T sum{};
+        for (std::int64_t r = 0; r < rows; ++r)
+          for (std::int64_t p = 0; p < cols; ++p)
+            sum += y[r * yrow + p * lanes + l] * x[r * xrow + p * xstep + i * xh + j * xw + l];
+        out[i * oh + j * lanes + l] += sum;
+      }
+}
+
 template <class T, class S>
 T load_one(const S& s) {
   if constexpr (sizeof(S) == 8)
@@ -148,6 +176,14 @@ const KernelSet<T>& set(const char* name) {
     };
     k.dots_mr = 2;
     k.dots_nt = Lanes;
+    k.depthwise = [](std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep,
+                     const T* s, std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps,
+                     const T* w) { depthwise(Lanes, rows, cols, out, orow, ostep, s, srow, sstep, tap, taps, w); };
+    k.depthwise_taps = [](std::int64_t h, std::int64_t w, std::int64_t rows, std::int64_t cols, const T* y,
+                          std::ptrdiff_t yrow, const T* x, std::ptrdiff_t xrow, std::ptrdiff_t xstep, std::ptrdiff_t xh,
+                          std::ptrdiff_t xw, T* out, std::ptrdiff_t oh) {
+      depthwise_taps(Lanes, h, w, rows, cols, y, yrow, x, xrow, xstep, xh, xw, out, oh);
+    };
     const auto convert = [&]<class S>(int t, S) {
       k.transpose[t] = transpose<T, S>, k.pad[t] = pad<T, S>, k.load[t] = load<T, S>, k.store[t] = store<T, S>;
     };

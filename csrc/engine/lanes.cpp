@@ -1,0 +1,207 @@
+// Unknown x and unknown y of depthwise problems with small planes: vectors run along channels. Only columns have zeros
+// around them; taps that lie outside the image along another axis are left out. A weight that is not finite must not
+// meet such a zero: then the direct pass computes the whole result again.
+#include "engine/lanes.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace convbwd {
+namespace {
+
+constexpr Index kTaskVectors = 1 << 15;  // vectors of products worth a task of its own
+constexpr Index kMinTasks = 16;
+constexpr Index kMostTaps = 64;  // rows sums no more of them straight, and the sums here are those of rows
+
+template <class T>
+class Lanes final : public GuardedPass {
+ public:
+  Lanes(const PassSpec& spec, const KernelSet<T>& kernels);
+  bool plan();
+  std::string explain() const override;
+  double nanoseconds() const override;
+  Sums summation() const override { return direct_->summation(); }
+  void run(const Operands& operands, std::byte* workspace) const override;
+
+ private:
+  /// Pixels that read the same taps: rows of one depth after the other.
+  struct Call {
+    Index3 count;
+    Index from, to;  // the first one's source and result
+    std::vector<DepthwiseTap> taps;
+  };
+  struct Slot {
+    T *source, *results, *weights, *bias, *flat, **table;
+  };
+  Slot carve(Carver& carver) const;
+  void list_calls();
+  void compute(const Slot& slot) const;
+  Index vector_bytes() const { return kernels_.lanes * static_cast<Index>(sizeof(T)); }
+
+  const KernelSet<T>& kernels_;
+  const bool to_x_;
+  std::array<AxisMap, 3> maps_;
+  LanePlanes source_, results_, weights_;
+  std::vector<Call> calls_;
+  Index blocks_ = 1, batch_ = 1;
+};
+
+template <class T>
+Lanes<T>::Lanes(const PassSpec& spec, const KernelSet<T>& kernels)
+    : GuardedPass(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
+  const Problem& p = spec_.problem;
+  for (int a = 0; a < 3; ++a)
+    maps_[static_cast<std::size_t>(a)] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  const Index3 source{maps_[0].src, maps_[1].src, maps_[2].src}, size{maps_[0].dst, maps_[1].dst, maps_[2].dst};
+  Index first = 0, last = 0;
+  for (const Phase& f : maps_[2].phases)
+    for (const Index o : f.offset) {
+      first = std::min(first, o);
+      last = std::max(last, o + (f.count - 1) * maps_[2].src_step);
+    }
+  source_ = LanePlanes(source, {0, 0, first}, {0, 0, last}, kernels_.lanes);
+  results_ = LanePlanes(size, {}, {}, kernels_.lanes);
+  weights_ = LanePlanes(p.w, {}, {}, kernels_.lanes);
+}
+
+template <class T>
+typename Lanes<T>::Slot Lanes<T>::carve(Carver& carver) const {
+  Slot s{};
+  s.source = carver.take<T>(source_.elements());
+  s.results = carver.take<T>(results_.elements());
+  s.weights = carver.take<T>(weights_.elements());
+  s.bias = carver.take<T>(kernels_.lanes);
+  const DType result = (to_x_ ? spec_.operands.x : spec_.operands.y).dtype;
+  s.flat = carver.take<T>(result == compute_dtype<T> ? 0 : results_.elements());
+  s.table = carver.take<T*>(source_.extent[2]);
+  return s;
+}
+
+template <class T>
+bool Lanes<T>::plan() {
+  const Problem& p = spec_.problem;
+  if (!depthwise(p) || p.taps() == 1) return false;  // one tap needs no planes
+  if (p.taps() > kMostTaps || !source_.short_axes() || !results_.short_axes()) return false;
+  Carver carver;
+  carve(carver);
+  const Index bytes = static_cast<Index>(carver.used());
+  if (bytes > kLanesVectors * vector_bytes()) return false;
+  blocks_ = ceil_div(p.groups, kernels_.lanes);
+  const Index vectors = std::max<Index>(1, p.taps() * p.y_plane());
+  batch_ = std::clamp<Index>(kTaskVectors / vectors, 1, std::max<Index>(1, p.n * blocks_ / kMinTasks));
+  batch_ = std::min(batch_, p.n);
+  if (!share(blocks_ * ceil_div(p.n, batch_), 0, bytes)) return false;
+  direct_ = make_rows(spec_, kernels_);
+  if (!direct_) return false;
+  list_calls();
+  return true;
+}
+
+template <class T>
+void Lanes<T>::list_calls() {
+  const auto& [md, mh, mw] = maps_;
+  for (const PhaseSet& s : phase_sets(maps_)) {
+    const auto& [fd, fh, fw] = s.phase;
+    for (const auto& ed : fd->members)
+      for (const auto& eh : fh->members)
+        for (const auto& ew : fw->members)
+          for (const Phase::Run& rd : fd->runs)
+            for (const Phase::Run& rh : fh->runs) {
+              const Index d = rd.begin * md.src_step, h = rh.begin * mh.src_step;
+              Call call{{rd.end - rd.begin, rh.end - rh.begin, fw->count},
+                        source_.at({d, h, 0}),
+                        results_.at({ed.first + rd.begin * md.dst_step, eh.first + rh.begin * mh.dst_step, ew.first}),
+                        {}};
+              for (const int td : rd.inside)
+                for (const int th : rh.inside)
+                  for (std::size_t tw = 0; tw < fw->offset.size(); ++tw) {
+                    const auto id = static_cast<std::size_t>(td), ih = static_cast<std::size_t>(th);
+                    call.taps.push_back(
+                        {static_cast<std::ptrdiff_t>(fd->offset[id] * source_.plane() + fh->offset[ih] * source_.row() +
+                                                     fw->offset[tw] * source_.lanes),
+                         static_cast<std::ptrdiff_t>(weights_.at({ed.tap[id], eh.tap[ih], ew.tap[tw]}))});
+                  }
+              calls_.push_back(std::move(call));
+            }
+  }
+}
+
+template <class T>
+void Lanes<T>::compute(const Slot& s) const {
+  for (const Call& c : calls_)
+    for (Index d = 0; d < c.count[0]; ++d)
+      kernels_.depthwise(c.count[1], c.count[2], s.results + c.to + d * maps_[0].dst_step * results_.plane(),
+                         maps_[1].dst_step * results_.row(), maps_[2].dst_step * results_.lanes,
+                         s.source + c.from + d * maps_[0].src_step * source_.plane(), maps_[1].src_step * source_.row(),
+                         maps_[2].src_step * source_.lanes, c.taps.data(), static_cast<Index>(c.taps.size()),
+                         s.weights);
+}
+
+template <class T>
+void Lanes<T>::run(const Operands& o, std::byte* workspace) const {
+  const Problem& p = spec_.problem;
+  const View &image = to_x_ ? o.y : o.x, &destination = to_x_ ? o.x : o.y;
+  const Index lanes = kernels_.lanes;
+  std::atomic<bool> finite{true};
+  parallel_for(tasks_, slots(), [&](Index i, int number) {
+    Carver carver(slot(workspace, number));
+    const Slot s = carve(carver);
+    const Index c0 = i % blocks_ * lanes, channels = std::min(lanes, p.groups - c0), n0 = i / blocks_ * batch_;
+    std::fill(s.weights, s.weights + weights_.elements(), T{});
+    each_weights(o.w, c0, channels, [&](const View& part, Index lane) {
+      copy_in(kernels_, s.weights + lane, {0, 1, weights_.plane(), weights_.row(), lanes}, part);
+    });
+    if (!all_finite(s.weights, weights_.elements())) {
+      finite.store(false, std::memory_order_relaxed);
+      return;
+    }
+    std::fill(s.bias, s.bias + lanes, T{});
+    if (o.bias.data) copy_in(kernels_, s.bias, {0, 1, 0, 0, 0}, o.bias.at({0, c0, 0, 0, 0}, {1, channels, 1, 1, 1}));
+    std::fill(s.source, s.source + source_.elements(), T{});
+    for (Index n = n0; n < std::min(n0 + batch_, p.n); ++n) {
+      source_.copy(kernels_, lanes_of(image, n, c0, channels), s.table, s.source);
+      compute(s);
+      if (o.bias.data)
+        for (T* r = s.results; r != s.results + results_.elements(); r += lanes)
+          for (Index l = 0; l < lanes; ++l) r[l] += s.bias[l];
+      store_lanes(kernels_, lanes_of(destination, n, c0, channels), s.results, s.flat);
+    }
+  });
+  if (!finite) direct_->run(o, workspace);
+}
+
+template <class T>
+double Lanes<T>::nanoseconds() const {
+  const Problem& p = spec_.problem;
+  double products = 0;
+  for (const Call& c : calls_)
+    products += static_cast<double>(c.count[0] * c.count[1] * c.count[2]) * static_cast<double>(c.taps.size() + 1);
+  return lanes_nanoseconds(p, blocks_, products, vector_bytes());
+}
+
+template <class T>
+std::string Lanes<T>::explain() const {
+  std::ostringstream s;
+  s << "lanes " << (to_x_ ? "x" : "y") << " (" << kernels_.name << "): " << blocks_ << " blocks of " << kernels_.lanes
+    << " channels, " << calls_.size() << " sets of rows, " << batch_ << " images a task; " << tasks_ << " tasks, "
+    << workspace_bytes() << " bytes";
+  return s.str();
+}
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<GuardedPass> make_lanes(const PassSpec& spec, const KernelSet<T>& kernels) {
+  auto pass = std::make_unique<Lanes<T>>(spec, kernels);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+template std::unique_ptr<GuardedPass> make_lanes(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<GuardedPass> make_lanes(const PassSpec&, const KernelSet<double>&);
+
+}  // namespace convbwd

@@ -1,0 +1,123 @@
+// Layer engine: depthwise problems with vectors along channels. A block of channels, as many as a vector has lanes, is
+// transposed to [pixel][lane]: small planes have too few pixels for vectors along them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+
+#include "engine/pass.h"
+
+namespace convbwd {
+
+// Vectors of a slot. Planes of 28x28 fit, and those of 56x56 with a stride; larger ones have pixels enough for vectors
+// along them.
+inline constexpr Index kLanesVectors = 5120;
+inline constexpr int kRows = 64;  // transposed at a time; no vector has more lanes
+
+inline bool depthwise(const Problem& p) { return p.ci == 1 && p.co == 1; }
+
+/// Planes of a block, with zeros around: [depth][row][column][lane].
+struct LanePlanes {
+  Index3 before{}, extent{};  // zeros before the first pixel; pixels with the zeros
+  Index lanes = 1;
+
+  LanePlanes() = default;
+  /// Of images of `size`, of which positions from `first` to `last` are read.
+  LanePlanes(const Index3& size, const Index3& first, const Index3& last, Index vector) : lanes(vector) {
+    for (std::size_t a = 0; a < 3; ++a) {
+      before[a] = std::max<Index>(0, -first[a]);
+      extent[a] = before[a] + std::max(size[a], last[a] + 1);
+    }
+  }
+  Index row() const { return extent[2] * lanes; }
+  Index plane() const { return extent[1] * row(); }
+  Index elements() const { return extent[0] * plane(); }
+  /// Whether no axis is longer than all pixels may be: beyond, elements() may be beyond an integer.
+  bool short_axes() const { return std::max({extent[0], extent[1], extent[2]}) <= kLanesVectors; }
+  /// Of a position of the image, which may be negative.
+  Index at(const Index3& i) const {
+    return (i[0] + before[0]) * plane() + (i[1] + before[1]) * row() + (i[2] + before[2]) * lanes;
+  }
+
+  /// Copies an image's channels (axis 1), no more than lanes. `table` is scratch for a row of pixels. What is not
+  /// written is to be zero already.
+  template <class T>
+  void copy(const KernelSet<T>& k, const View& image, T** table, T* to) const {
+    const auto& size = image.size;
+    if (!dense_planes(image)) return copy_in(k, to + at({}), {0, 1, plane(), row(), lanes}, image);
+    std::ptrdiff_t line[kRows];
+    std::iota(line, line + kRows, 0);
+    const bool bordered = extent[2] != size[4];
+    const Index period = bordered ? size[4] : 1;
+    for (Index d = 0; d < size[2]; ++d) {
+      for (Index i = 0; i < period; ++i) table[i] = to + at({d, 0, i});
+      k.transpose[static_cast<int>(image.dtype)](
+          table, period, bordered ? row() : lanes, advance(image.data, image.dtype, d * image.stride[2]), line,
+          image.stride[1], static_cast<int>(size[1]), static_cast<int>(lanes), size[3] * size[4]);
+    }
+  }
+};
+
+/// Stores results [pixel][lane] to an image's channels, no more than lanes. `flat` is scratch for them where they are
+/// converted.
+template <class T>
+void store_lanes(const KernelSet<T>& k, const View& image, const T* results, T* flat) {
+  if (!image.plain())
+    return for_each_plain(image, [&](const View& part, Index, Index c) { store_lanes(k, part, results + c, flat); });
+  const auto& size = image.size;
+  const auto& stride = image.stride;
+  const Index lanes = k.lanes, pixels = size[2] * size[3] * size[4];
+  const bool dense = dense_planes(image), same = image.dtype == compute_dtype<T>, direct = dense && same;
+  if (!dense && (same || stride[1] == 1)) {
+    for (Index d = 0; d < size[2]; ++d)
+      for (Index h = 0; h < size[3]; ++h)
+        for (Index w = 0; w < size[4]; ++w, results += lanes)
+          store_row(k, advance(image.data, image.dtype, image.offset({0, 0, d, h, w})), image.dtype, stride[1], results,
+                    size[1]);
+    return;
+  }
+  T* const to = direct ? static_cast<T*>(image.data) : flat;
+  const Index pitch = direct ? stride[1] : pixels;
+  std::ptrdiff_t row[kRows];
+  std::iota(row, row + kRows, 0);
+  for (Index p = 0; p < pixels; p += kRows) {
+    const int rows = static_cast<int>(std::min<Index>(kRows, pixels - p));
+    T* table[1] = {to + p};
+    k.transpose[static_cast<int>(compute_dtype<T>)](table, 1, pitch, results + p * lanes, row, lanes, rows, rows,
+                                                    size[1]);
+  }
+  if (direct) return;
+  const Index run = dense ? pixels : size[4];
+  for (Index c = 0; c < size[1]; ++c)
+    for (Index d = 0; d < (dense ? 1 : size[2]); ++d)
+      for (Index h = 0; h < (dense ? 1 : size[3]); ++h, flat += run)
+        store_row(k, advance(image.data, image.dtype, image.offset({0, c, d, h, 0})), image.dtype, stride[4], flat,
+                  run);
+}
+
+/// Time on one thread where a plane has so many products, good to 30 %: fitted as that of direct passes is, to planes
+/// of 7x7 to 28x28 and kernels of 3x3 to 7x7 with vectors of 32 and 64 bytes.
+inline double lanes_nanoseconds(const Problem& p, Index blocks, double products, Index vector_bytes) {
+  const double pixels = static_cast<double>(p.x_plane() + p.y_plane());
+  const double transposed = 1 + static_cast<double>(vector_bytes) / 32;
+  return 500 + static_cast<double>(p.n * blocks) * (0.23 * products + transposed * pixels + 50);
+}
+
+/// A block of channels of an image.
+inline View lanes_of(const View& v, Index n, Index c, Index channels) {
+  return v.at({n, c, 0, 0, 0}, {1, channels, v.size[2], v.size[3], v.size[4]});
+}
+/// Calls f(part, lane) for the weights of a block, as channels of images: all of them, or one by one where they are not
+/// a stride apart.
+template <class F>
+void each_weights(const View& w, Index c, Index channels, F&& f) {
+  const Index step = w.plain() ? channels : 1;
+  for (Index lane = 0; lane < channels; lane += step) {
+    View part = w.at({c + lane, 0, 0, 0, 0}, {1, step, w.size[2], w.size[3], w.size[4]});
+    part.make_plain({0, w.stride[0], w.stride[2], w.stride[3], w.stride[4]});
+    f(static_cast<const View&>(part), lane);
+  }
+}
+
+}  // namespace convbwd

@@ -1,0 +1,167 @@
+// Unknown w of depthwise problems with small planes: vectors run along channels, sums of several taps are formed side
+// by side. Zeros around the image may meet what is not finite in the gradient: then some sum is not finite, and the
+// direct pass computes the whole result again.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "engine/lanes.h"
+
+namespace convbwd {
+namespace {
+
+constexpr Index kMinTasks = 8;
+constexpr Index kStraight = 128;  // products that are summed straight, or a row of them
+
+template <class T>
+class LanesWeights final : public GuardedPass {
+ public:
+  LanesWeights(const PassSpec& spec, const KernelSet<T>& kernels);
+  bool plan();
+  std::string explain() const override;
+  double nanoseconds() const override;
+  void run(const Operands& operands, std::byte* workspace) const override;
+
+ private:
+  struct Slot {
+    T *x, *y, *flat, **table, *sums;
+  };
+  Slot carve(Carver& carver) const;
+  void add(const T* x, const T* y, T* sums) const;
+  Index channels(Index block) const { return std::min<Index>(kernels_.lanes, spec_.problem.groups - block * lanes()); }
+  Index lanes() const { return kernels_.lanes; }
+  Index vector_bytes() const { return lanes() * static_cast<Index>(sizeof(T)); }
+
+  const KernelSet<T>& kernels_;
+  LanePlanes x_, y_, sums_;
+  Index blocks_ = 1, slabs_ = 1, rows_ = 1;
+};
+
+template <class T>
+LanesWeights<T>::LanesWeights(const PassSpec& spec, const KernelSet<T>& kernels)
+    : GuardedPass(spec), kernels_(kernels) {
+  const Problem& p = spec_.problem;
+  Index3 last{};  // depth has no zeros around it
+  for (std::size_t a = 1; a < 3; ++a)
+    last[a] = (p.y[a] - 1) * p.stride[a] + (p.w[a] - 1) * p.dilation[a] - p.pad_before[a];
+  x_ = LanePlanes(p.x, {0, -p.pad_before[1], -p.pad_before[2]}, last, lanes());
+  y_ = LanePlanes(p.y, {}, {}, lanes());
+  sums_ = LanePlanes(p.w, {}, {}, lanes());
+}
+
+template <class T>
+typename LanesWeights<T>::Slot LanesWeights<T>::carve(Carver& carver) const {
+  Slot s{};
+  s.x = carver.take<T>(x_.elements());
+  s.y = carver.take<T>(y_.elements());
+  s.flat = carver.take<T>(spec_.operands.w.dtype == compute_dtype<T> ? 0 : sums_.elements());
+  s.table = carver.take<T*>(std::max(x_.extent[2], y_.extent[2]));
+  if (slabs_ == 1) s.sums = carver.take<T>(sums_.elements());
+  return s;
+}
+
+template <class T>
+bool LanesWeights<T>::plan() {
+  const Problem& p = spec_.problem;
+  if (!depthwise(p) || p.taps() == 1) return false;  // one tap needs no planes
+  if (!x_.short_axes() || !y_.short_axes() || !sums_.short_axes()) return false;
+  blocks_ = ceil_div(p.groups, lanes());
+  rows_ = ceil_div(p.y[1], ceil_div(p.y[1] * p.y[2], kStraight));
+  const auto measure = [&] {
+    Carver carver;
+    carve(carver);
+    return static_cast<Index>(carver.used());
+  };
+  const Index sums = blocks_ * sums_.elements() * static_cast<Index>(sizeof(T));
+  if (measure() > kLanesVectors * vector_bytes()) return false;
+  slabs_ = std::clamp<Index>(ceil_div(kMinTasks, blocks_), 1, p.n);
+  const auto fits = [&] { return share(blocks_ * slabs_, slabs_ > 1 ? slabs_ * sums : 0, measure()); };
+  while (!fits()) {
+    if (slabs_ == 1) return false;
+    slabs_ = ceil_div(slabs_, 2);
+  }
+  direct_ = make_dots(spec_, kernels_);
+  return direct_ != nullptr;
+}
+
+// The products of one image.
+template <class T>
+void LanesWeights<T>::add(const T* x, const T* y, T* sums) const {
+  const Problem& p = spec_.problem;
+  for (Index t = 0; t < p.w[0]; ++t) {
+    const Range valid = valid_outputs(axis_sizes(p, 0), t);
+    for (Index d = valid.begin; d < valid.end; ++d) {
+      const Index at = d * p.stride[0] + t * p.dilation[0] - p.pad_before[0];
+      for (Index h = 0; h < p.y[1]; h += rows_)
+        kernels_.depthwise_taps(p.w[1], p.w[2], std::min(rows_, p.y[1] - h), p.y[2], y + y_.at({d, h, 0}), y_.row(),
+                                x + x_.at({at, h * p.stride[1] - p.pad_before[1], -p.pad_before[2]}),
+                                p.stride[1] * x_.row(), p.stride[2] * lanes(), p.dilation[1] * x_.row(),
+                                p.dilation[2] * lanes(), sums + t * sums_.plane(), sums_.row());
+    }
+  }
+}
+
+template <class T>
+void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
+  const Problem& p = spec_.problem;
+  T* const shared = reinterpret_cast<T*>(workspace);
+  std::atomic<bool> finite{true};
+  const auto store = [&](Index block, const T* sums, T* flat) {
+    if (!all_finite(sums, sums_.elements())) finite.store(false, std::memory_order_relaxed);
+    each_weights(o.w, block * lanes(), channels(block),
+                 [&](const View& part, Index lane) { store_lanes(kernels_, part, sums + lane, flat); });
+  };
+  const auto slot_of = [&](int number) {
+    Carver carver(slot(workspace, number));
+    return carve(carver);
+  };
+  parallel_for(tasks_, slots(), [&](Index i, int number) {
+    Slot s = slot_of(number);
+    const Index block = i / slabs_, slab = i % slabs_;
+    if (slabs_ > 1) s.sums = shared + i * sums_.elements();
+    std::fill(s.sums, s.sums + sums_.elements(), T{});
+    std::fill(s.x, s.x + x_.elements(), T{});
+    for (Index n = slab * p.n / slabs_; n < (slab + 1) * p.n / slabs_; ++n) {
+      x_.copy(kernels_, lanes_of(o.x, n, block * lanes(), channels(block)), s.table, s.x);
+      y_.copy(kernels_, lanes_of(o.y, n, block * lanes(), channels(block)), s.table, s.y);
+      add(s.x, s.y, s.sums);
+    }
+    if (slabs_ == 1) store(block, s.sums, s.flat);
+  });
+  for (Index block = 0; block < blocks_ && slabs_ > 1; ++block) {
+    T* const total = shared + block * slabs_ * sums_.elements();
+    for (Index slab = 1; slab < slabs_; ++slab)
+      for (Index e = 0; e < sums_.elements(); ++e) total[e] += total[slab * sums_.elements() + e];
+    store(block, total, slot_of(0).flat);
+  }
+  if (!finite) direct_->run(o, workspace);
+}
+
+template <class T>
+double LanesWeights<T>::nanoseconds() const {
+  const Problem& p = spec_.problem;
+  return lanes_nanoseconds(p, blocks_, static_cast<double>(p.taps() * p.y_plane()), vector_bytes());
+}
+
+template <class T>
+std::string LanesWeights<T>::explain() const {
+  std::ostringstream s;
+  s << "lanes w (" << kernels_.name << "): " << blocks_ << " blocks of " << lanes() << " channels, " << slabs_
+    << " slabs; " << tasks_ << " tasks, " << workspace_bytes() << " bytes";
+  return s.str();
+}
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec& spec, const KernelSet<T>& kernels) {
+  auto pass = std::make_unique<LanesWeights<T>>(spec, kernels);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+template std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec&, const KernelSet<double>&);
+
+}  // namespace convbwd
