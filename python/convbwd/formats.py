@@ -83,7 +83,7 @@ def cast(
     >>> from convbwd import formats
     >>> formats.cast(np.float32([1 / 3, 1e6]), "hifloat8").view(np.uint8)
     array([ 51, 111], dtype=uint8)
-    >>> formats.decode(formats.cast([1 / 3, 1e6], "hifloat8", saturate=True))
+    >>> formats.decode(formats.cast([1 / 3, 1e6], "hifloat8", saturate=True), "hifloat8")
     array([3.4375e-01, 3.2768e+04], dtype=float32)
     """
     if rounding not in (None, "even", "away"):
