@@ -84,6 +84,7 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
   const bool cleared = !bias.data && clear_sparse(d, 1, f.channels, *f.sets, *f.maps, f.box.q0, f.box.q1);
   for (std::size_t first = 0; first < f.sets->size(); first += per_row) {
     const PhaseSet* const sets = f.sets->data() + first;
+    if (cleared && std::all_of(sets, sets + per_row, [](const PhaseSet& s) { return s.taps == 0; })) continue;
     const auto& [fd, fh, unused] = sets->phase;
     const Index3 e = f.box.extent(*sets);
     for (Index c = 0; c < f.channels; ++c) {
@@ -103,7 +104,6 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
             if (s->taps) base += f.channels * s->members * f.pitch;
           }
           ++member;
-          if (cleared && std::all_of(streams, streams + count, [](const Stream<T>& s) { return !s.data; })) continue;
           const bool dense = count == 1 && dst_step == 1 && streams[0].data && start == T{} && d.stride[4] == 1;
           const bool one_run = dense && f.row == e[2] && mh0.dst_step * d.stride[3] == e[2];
           for (Index qd = 0; qd < e[0]; ++qd) {
