@@ -65,7 +65,7 @@ TEST(Arena, FailureIsAMemoryError) {
 #ifndef NDEBUG
 TEST(Arena, PoisonsItsMemory) {
   Arena arena(1000);
-  EXPECT_TRUE(std::all_of(arena.data(), arena.data() + arena.size(), [](std::byte b) { return b == std::byte{0xA5}; }));
+  EXPECT_TRUE(std::all_of(arena.data(), arena.data() + arena.size(), [](std::byte b) { return b == std::byte{0xFF}; }));
 }
 
 TEST(ArenaDeathTest, NoticesWritesBehindTheEnd) {

@@ -22,7 +22,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kGuard = 0;
 #else
 constexpr std::size_t kGuard = 64;
-constexpr int kPoison = 0xA5;
+constexpr int kPoison = 0xFF;  // NaN in every floating-point format
 #endif
 
 struct Block {

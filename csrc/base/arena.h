@@ -7,7 +7,7 @@ namespace convbwd {
 
 /// Scratch memory, aligned to 64 bytes and uninitialised. A thread keeps the last block that it gave back (up to
 /// kKeepBytes) for its next arena; arenas may be nested. Throws Error(memory). Builds with assertions fill the memory
-/// with 0xA5 and abort if something wrote behind its end.
+/// with 0xFF and abort if something wrote behind its end.
 class Arena {
  public:
   static constexpr std::size_t kAlignment = 64;

@@ -123,6 +123,7 @@ void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
     if (slabs_ > 1) s.sums = shared + i * sums_.elements();
     std::fill(s.sums, s.sums + sums_.elements(), T{});
     std::fill(s.x, s.x + x_.elements(), T{});
+    std::fill(s.y, s.y + y_.elements(), T{});
     for (Index n = slab * p.n / slabs_; n < (slab + 1) * p.n / slabs_; ++n) {
       x_.copy(kernels_, lanes_of(o.x, n, block * lanes(), channels(block)), s.table, s.x);
       y_.copy(kernels_, lanes_of(o.y, n, block * lanes(), channels(block)), s.table, s.y);
