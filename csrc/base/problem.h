@@ -16,6 +16,12 @@ struct Problem {
   std::array<std::int64_t, 3> stride{1, 1, 1}, dilation{1, 1, 1}, pad_before{0, 0, 0};
 
   std::int64_t taps() const { return w[0] * w[1] * w[2]; }
+  bool depthwise() const { return ci == 1 && co == 1; }
+  /// Whether every position of y reads its own one of x and no other.
+  bool pointwise() const {
+    constexpr std::array<std::int64_t, 3> ones{1, 1, 1}, zeros{};
+    return taps() == 1 && x == y && stride == ones && pad_before == zeros;
+  }
   std::int64_t x_plane() const { return x[0] * x[1] * x[2]; }
   std::int64_t y_plane() const { return y[0] * y[1] * y[2]; }
   /// Multiplications of one pass, those with padding included; they may exceed an integer.

@@ -49,8 +49,8 @@ double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
   const Problem& p = spec.problem;
   const bool to_x = spec.unknown == Unknown::x;
   const Index source = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
-  const bool pointwise = p.taps() == 1 && p.x == p.y && p.stride == Index3{1, 1, 1} && p.pad_before == Index3{};
-  if (!pointwise || spec.unknown == Unknown::w || results > 2 * source || p.y_plane() < 32 * kernels.lanes) return 0;
+  if (!p.pointwise() || spec.unknown == Unknown::w || results > 2 * source || p.y_plane() < 32 * kernels.lanes)
+    return 0;
   const double images = static_cast<double>(p.n * p.groups * p.y_plane());
   const double rows = static_cast<double>(round_up(results, kernels.rows_mr)) * std::max(1.0, source / 96.0);
   return 2000 +

@@ -43,6 +43,7 @@ struct AxisMap {
 struct PhaseSet {
   std::array<const Phase*, 3> phase;
   Index taps, members;
+  Index columns(Index channels) const { return channels * members; }
 };
 std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps);
 /// The most pixels of any phase, an axis.

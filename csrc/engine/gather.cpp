@@ -27,33 +27,22 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   weight_n_ = to_x_ ? 1 : 0;
   weight_k_ = to_x_ ? 0 : 1;
   for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
-  std::array<Index, 3> runs{1, 1, 1};
-  for (const Phase& d : maps_[0].phases)
-    for (const Phase& h : maps_[1].phases)
-      for (const Phase& w : maps_[2].phases) {
-        Set s{{&d, &h, &w}, 1, 1};
-        for (const Phase* f : s.phase) {
-          s.taps *= static_cast<Index>(f->offset.size());
-          s.members *= static_cast<Index>(f->members.size());
-        }
-        one_member_ &= s.members == 1;
-        max_taps_ = std::max(max_taps_, s.taps);
-        sets_.push_back(s);
-      }
-  Index phases = 0;
-  for (int a = 0; a < 3; ++a)
-    for (const Phase& f : maps_[a].phases) {
-      count_[a] = std::max(count_[a], f.count);
-      runs[a] = std::max(runs[a], static_cast<Index>(f.runs.size()));
-      if (a == 2) phases += static_cast<Index>(f.members.size());
-    }
-  max_rects_ = runs[0] * runs[1] * runs[2];
-  max_streams_ = phases;
-  for (int a = 0; a < 3; ++a) {
-    reach_[a] = {maps_[a].src, 0};
-    for (const Phase& f : maps_[a].phases)
-      for (const Index o : f.offset) reach_[a] = {std::min(reach_[a].begin, o), std::max(reach_[a].end, o + 1)};
+  sets_ = phase_sets(maps_);
+  count_ = most_pixels(maps_);
+  for (const PhaseSet& s : sets_) {
+    one_member_ &= s.members == 1;
+    max_taps_ = std::max(max_taps_, s.taps);
   }
+  for (int a = 0; a < 3; ++a) {
+    std::size_t runs = 1;
+    reach_[a] = {maps_[a].src, 0};
+    for (const Phase& f : maps_[a].phases) {
+      runs = std::max(runs, f.runs.size());
+      for (const Index o : f.offset) reach_[a] = {std::min(reach_[a].begin, o), std::max(reach_[a].end, o + 1)};
+    }
+    max_rects_ *= static_cast<Index>(runs);
+  }
+  for (const Phase& f : maps_[2].phases) max_streams_ += static_cast<Index>(f.members.size());
 }
 
 // What the formats of the operands allow to do in place.
@@ -80,16 +69,8 @@ void Gather<T>::lay_out(const Operands& o) {
 
 template <class T>
 typename Gather<T>::Box Gather<T>::box(Index i) const {
-  Box b;
-  Index3 at;
-  for (int a = 2; a >= 0; --a) at[a] = i % boxes_[a + 1], i /= boxes_[a + 1];
-  b.n0 = i * box_n_;
-  b.n = std::min(box_n_, spec_.problem.n - b.n0);
-  for (int a = 0; a < 3; ++a) {
-    b.q0[a] = at[a] * box_q_[a];
-    b.q1[a] = std::min(b.q0[a] + box_q_[a], count_[a]);
-  }
-  return b;
+  const Index boxes = pixel_boxes(count_, box_q_), n0 = i / boxes * box_n_;
+  return {pixel_box(i % boxes, count_, box_q_), n0, std::min(box_n_, spec_.problem.n - n0)};
 }
 
 template <class T>
@@ -98,7 +79,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   const Box largest = box(0);
   Index tiles = 0, pixels = 0, rects = 0, rows = 0, widest = 0, most_members = 1;
   for (std::size_t i = 0; i < sets_.size(); ++i) {
-    const Set& set = sets_[i];
+    const PhaseSet& set = sets_[i];
     if (i % maps_[2].phases.size() == 0) rows = 0;
     if (set.taps == 0) continue;
     const Index n = set_pixels(set, largest);
@@ -135,9 +116,9 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
 // Orders the pixels of a box by the taps that they read; returns the number of rectangles. pos[natural order] is a
 // pixel's place among the tiles, row[place] its offset in the image operand.
 template <class T>
-Index Gather<T>::list_pixels(const Set& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos,
+Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos,
                              Rect* rects) const {
-  const Index3 e = extent(s, b);
+  const Index3 e = b.extent(s);
   Index3 step;
   for (int a = 0; a < 3; ++a) step[a] = maps_[a].src_step * x.stride[a + 2];
   Index place = 0, rect_count = 0;
@@ -193,7 +174,7 @@ typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const B
 }
 
 template <class T>
-void Gather<T>::multiply(const Set& s, Index channels, Index pixels, const Rect* rects, Index rect_count,
+void Gather<T>::multiply(const PhaseSet& s, Index channels, Index pixels, const Rect* rects, Index rect_count,
                          const Source& x, const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles,
                          Segment* segments, bool accumulate) const {
   const auto& [fd, fh, fw] = s.phase;
@@ -226,9 +207,8 @@ void Gather<T>::multiply(const Set& s, Index channels, Index pixels, const Rect*
 
 template <class T>
 void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte* scratch) const {
-  const Index boxes = boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3];
-  const Box b = box(number % boxes);
-  const Index block = number / boxes % blocks_, g = number / boxes / blocks_;
+  const Box b = box(number % boxes_);
+  const Index block = number / boxes_ % blocks_, g = number / boxes_ / blocks_;
   const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
   Carver carver(scratch);
   const Slot s = carve(carver);
@@ -253,7 +233,7 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
     std::ptrdiff_t *row = s.row, *pos = s.pos;
     Rect* rects = s.rects;
     for (std::size_t i = 0; i < sets_.size(); ++i) {
-      const Set& set = sets_[i];
+      const PhaseSet& set = sets_[i];
       const Index pixels = set_pixels(set, b);
       if (pixels) {
         if (k0 == 0 || copy_) s.rect_counts[i] = list_pixels(set, b, x, row, pos, rects);
@@ -284,8 +264,7 @@ void Gather<T>::set_box(Index pixels) {
     box_q_[1] = ceil_div(count_[1], parts);
     if (box_q_[1] == 1) box_q_[2] = std::min(count_[2], ceil_div(count_[2], std::max<Index>(1, count_[2] / pixels)));
   }
-  boxes_ = {ceil_div(n, box_n_), ceil_div(count_[0], box_q_[0]), ceil_div(count_[1], box_q_[1]),
-            ceil_div(count_[2], box_q_[2])};
+  boxes_ = ceil_div(n, box_n_) * pixel_boxes(count_, box_q_);
 }
 
 template <class T>
@@ -308,8 +287,8 @@ bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weigh
   carve(slot);
   group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
   const Index panels = prepack_ ? spec_.problem.groups * group_panels_ * cs_ * static_cast<Index>(sizeof(T)) : 0;
-  return share(boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3] * blocks_ * spec_.problem.groups, round_up(panels, 64),
-               static_cast<Index>(slot.used()), least_slots_);
+  return share(boxes_ * blocks_ * spec_.problem.groups, round_up(panels, 64), static_cast<Index>(slot.used()),
+               least_slots_);
 }
 
 template <class T>
@@ -329,7 +308,7 @@ bool Gather<T>::search() {
   const Index lanes = kernels_.lanes, budget = static_cast<Index>(spec_.budget);
   const Index item = static_cast<Index>(sizeof(T));
   Index members = 1, live_sets = 0;
-  for (const Set& s : sets_)
+  for (const PhaseSet& s : sets_)
     if (s.taps) members = std::max(members, s.members), ++live_sets;
   vectors_ = widest_block(kernels_, cd_ * members);
   // The chunk fixes the order of sums: it depends on the shape alone.
@@ -348,7 +327,7 @@ bool Gather<T>::search() {
   const int widest = vectors_;
   const auto unit = [&] { return std::max<Index>(1, vectors_ * lanes / members); };
   const auto unit_bytes = [&] { return round_up(unit() * members, lanes) * item * std::max<Index>(1, live_sets); };
-  const auto boxes = [&] { return boxes_[0] * boxes_[1] * boxes_[2] * boxes_[3] * p.groups; };
+  const auto boxes = [&] { return boxes_ * p.groups; };
   for (; vectors_ >= 1; --vectors_) {
     set_box(pixels);
     Index channels = std::max<Index>(1, kTileBytes / (unit_bytes() * pixels)) * unit();

@@ -28,15 +28,8 @@ class Gather final : public SlottedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  // The pixels of one combination of axis phases, and what all of them read.
-  struct Set {
-    std::array<const Phase*, 3> phase;
-    Index taps, members;
-    Index columns(Index channels) const { return channels * members; }
-  };
-  struct Box {
+  struct Box : PixelBox {
     Index n0, n;
-    Index3 q0, q1;
   };
   // Pixels [start, start + count) of a box's order, all reading the taps of these runs.
   struct Rect {
@@ -65,14 +58,14 @@ class Gather final : public SlottedPass {
   bool configure(Index channels, Index pixels, bool prepack, bool weights_in_place);
   void set_box(Index pixels);
   Slot carve(Carver& carver) const;
-  Index set_pixels(const Set& s, const Box& b) const {
-    const Index3 e = extent(s, b);
+  Index set_pixels(const PhaseSet& s, const Box& b) const {
+    const Index3 e = b.extent(s);
     return s.taps ? b.n * e[0] * e[1] * e[2] : 0;
   }
   Box box(Index i) const;
   Index panel_columns(Index channels) const {  // sum over sets of taps * padded columns
     Index sum = 0;
-    for (const Set& s : sets_) sum += s.taps * round_up(s.columns(channels), kernels_.lanes);
+    for (const PhaseSet& s : sets_) sum += s.taps * round_up(s.columns(channels), kernels_.lanes);
     return sum;
   }
   // Long sums are formed of short ones: straight, they would have several times the error of other libraries'.
@@ -80,29 +73,24 @@ class Gather final : public SlottedPass {
     return (blocked_ ? kernels_.blocked : kernels_.gather)[ceil_div(columns, kernels_.lanes) - 1];
   }
   template <class F>
-  void each_block(const Set& s, Index channels, F&& f) const;  // f(first column, columns, kernel)
+  void each_block(const PhaseSet& s, Index channels, F&& f) const;  // f(first column, columns, kernel)
 
   void pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot, T* panels) const;
-  void pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k, const Slot& slot,
-                  T* panel) const;
-  Index list_pixels(const Set& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos,
+  void pack_block(const View& w, const PhaseSet& s, Index channels, Index n0, Index n, Index nr, Index k,
+                  const Slot& slot, T* panel) const;
+  Index list_pixels(const PhaseSet& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos,
                     Rect* rects) const;
   Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const;
-  void multiply(const Set& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
+  void multiply(const PhaseSet& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
                 const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles, Segment* segments,
                 bool accumulate) const;
   void store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
-  void store_runs(const View& d, Index channels, const Set& s, const Box& b, const T* tiles, const std::ptrdiff_t* pos,
-                  const Slot& slot) const;
-  void store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
+  void store_runs(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
+                  const std::ptrdiff_t* pos, const Slot& slot) const;
+  void store_direct(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, const Slot& slot) const;
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
-  Index3 extent(const Set& s, const Box& b) const {
-    Index3 e;
-    for (int a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(b.q1[a], s.phase[a]->count) - b.q0[a]);
-    return e;
-  }
   void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
   // Products of a straight sum. Blocked ones take up to 9 % longer (dense 3x3 windows, Sapphire Rapids); straight sums
   // of 96 and more had errors up to 5.9 times those of PyTorch, blocked ones up to 1.6 times.
@@ -115,11 +103,11 @@ class Gather final : public SlottedPass {
   const KernelSet<T>& kernels_;
   bool to_x_;
   std::array<AxisMap, 3> maps_;
-  std::vector<Set> sets_;
+  std::vector<PhaseSet> sets_;
   Index cs_, cd_;              // source and destination channels of a group
   Index weight_n_, weight_k_;  // which axis of w runs along columns, which along the reduction
   bool blocked_ = false;
-  Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 1;
+  Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 0;
   Index3 count_{1, 1, 1};         // most pixels of any phase, an axis
   std::array<Range, 3> reach_{};  // smallest and one past the largest source offset, an axis
   bool one_member_ = true;        // columns are channels
@@ -131,14 +119,13 @@ class Gather final : public SlottedPass {
   bool weights_may_stay_ = false, weights_in_place_ = false, prepack_ = false;
   Index copy_plane_ = 0, group_panels_ = 0;
   Index least_slots_ = 1, chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1, pixels_ = 1;
-  Index box_n_ = 1;
+  Index box_n_ = 1, boxes_ = 1;
   Index3 box_q_{1, 1, 1};
-  std::array<Index, 4> boxes_{1, 1, 1, 1};
 };
 
 template <class T>
 template <class F>
-void Gather<T>::each_block(const Set& s, Index channels, F&& f) const {
+void Gather<T>::each_block(const PhaseSet& s, Index channels, F&& f) const {
   const Index columns = s.columns(channels), step = vectors_ * kernels_.lanes;
   for (Index n0 = 0; n0 < columns; n0 += step) {
     const Index n = std::min(step, columns - n0);

@@ -21,7 +21,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   const Index taps = p.taps();
   const bool taps_dense = dense_planes(w);
   if (!one_member_ || !taps_dense) {
-    for (const Set& s : sets_) {
+    for (const PhaseSet& s : sets_) {
       each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
         pack_block(w, s, channels, n0, n, kernel.nr, k, slot, panels + n0 * s.taps * k);
       });
@@ -40,7 +40,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
     const void* src = advance(w.data, w.dtype, n0 * sn);
     const auto point = [&](Index shift) {
       T* base = panels + shift;
-      for (const Set& s : sets_) {
+      for (const PhaseSet& s : sets_) {
         Index i = 0;
         for (const Index td : s.phase[0]->members[0].tap)
           for (const Index th : s.phase[1]->members[0].tap)
@@ -69,7 +69,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
 
 // One panel whose columns are members of a phase, or of weights with any strides.
 template <class T>
-void Gather<T>::pack_block(const View& w, const Set& s, Index channels, Index n0, Index n, Index nr, Index k,
+void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Index n0, Index n, Index nr, Index k,
                            const Slot& slot, T* panel) const {
   const Problem& p = spec_.problem;
   const Index sn = w.stride[weight_n_], taps = p.taps();

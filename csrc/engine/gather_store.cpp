@@ -16,9 +16,9 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
   const std::ptrdiff_t* pos = s.pos;
   const std::size_t per_row = maps_[2].phases.size();
   const bool phases = !by_runs_ && !direct_;
-  const bool cleared = phases && !biased && clear_sparse(d, b.n, channels, sets_, maps_, b.q0, b.q1);
+  const bool cleared = phases && !biased && clear_sparse(d, b.n, channels, sets_, maps_, b);
   for (std::size_t i = 0; i < sets_.size(); ++i) {
-    const Set& set = sets_[i];
+    const PhaseSet& set = sets_[i];
     if (phases && i % per_row == 0) store_phases(d, channels, i, b, tiles, pos, cleared, s);
     const Index pixels = set_pixels(set, b);
     if (biased && pixels && (by_runs_ || direct_))
@@ -39,9 +39,9 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
 
 // Columns are dense in the destination: channels-last results, and patches, whose members lie side by side.
 template <class T>
-void Gather<T>::store_runs(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
+void Gather<T>::store_runs(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
                            const std::ptrdiff_t* pos, const Slot& slot) const {
-  const Index3 e = extent(s, b);
+  const Index3 e = b.extent(s);
   const Index pixels = set_pixels(s, b), columns = s.columns(channels), step = vectors_ * kernels_.lanes;
   const auto& [fd, fh, fw] = s.phase;
   const Index width = static_cast<Index>(fw->members.size());
@@ -93,9 +93,9 @@ void Gather<T>::store_runs(const View& d, Index channels, const Set& s, const Bo
 
 // Pixels are dense in the destination: one transposition, over whole planes where rows join.
 template <class T>
-void Gather<T>::store_direct(const View& d, Index channels, const Set& s, const Box& b, const T* tiles,
+void Gather<T>::store_direct(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
                              const std::ptrdiff_t* pos, const Slot& slot) const {
-  const Index3 e = extent(s, b);
+  const Index3 e = b.extent(s);
   const Index pixels = set_pixels(s, b);
   const bool join_h = maps_[1].dst_step == 1 && d.stride[3] == e[2];
   const bool join_d = join_h && maps_[0].dst_step == 1 && d.stride[2] == e[1] * e[2];
@@ -145,9 +145,9 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
                              const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const {
   const std::size_t per_row = maps_[2].phases.size();
   const auto* const sets = sets_.data() + first;
-  if (cleared && std::all_of(sets, sets + per_row, [](const Set& s) { return s.taps == 0; })) return;
+  if (cleared && no_taps(sets, per_row)) return;
   const auto& [fd, fh, unused] = sets_[first].phase;
-  const Index3 e = extent(sets_[first], b);
+  const Index3 e = b.extent(sets_[first]);
   const Index step = vectors_ * kernels_.lanes, dst_step = maps_[2].dst_step;
   const Index line = round_up(box_q_[2], kernels_.lanes);
   const Index begin = b.q0[2] * dst_step, end = std::min(b.q1[2] * dst_step, maps_[2].dst);
@@ -161,8 +161,8 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
           const std::ptrdiff_t* place = pos;
           T* rows = slot.rows;
           for (std::size_t f = 0; f < per_row; ++f) {
-            const Set& s = sets_[first + f];
-            const Index pixels = set_pixels(s, b), width = extent(s, b)[2], columns = s.columns(channels);
+            const PhaseSet& s = sets_[first + f];
+            const Index pixels = set_pixels(s, b), width = b.extent(s)[2], columns = s.columns(channels);
             if (!pixels) continue;
             const std::ptrdiff_t* natural = place + ((n * e[0] + qd) * e[1] + qh) * width;
             for (Index j = cb * s.members; j < (cb + count) * s.members;) {
@@ -184,13 +184,13 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
                 Index streams = 0;
                 const T* base = slot.rows;
                 for (std::size_t f = 0; f < per_row; ++f) {
-                  const Set& s = sets_[first + f];
+                  const PhaseSet& s = sets_[first + f];
                   const Phase& fw = *s.phase[2];
                   const Index width = static_cast<Index>(fw.members.size());
                   const bool live = set_pixels(s, b) > 0;
                   for (Index m = 0; m < width; ++m)
                     slot.streams[streams++] = {live ? base + (c * s.members + member * width + m) * line : nullptr,
-                                               fw.members[static_cast<std::size_t>(m)].first + begin, extent(s, b)[2]};
+                                               fw.members[static_cast<std::size_t>(m)].first + begin, b.extent(s)[2]};
                   if (live) base += count * s.members * line;
                 }
                 ++member;

@@ -71,8 +71,7 @@ template <class T>
 GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels)
     : SlottedPass(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
-  const bool pointwise = p.taps() == 1 && p.x == p.y && p.pad_before == Index3{0, 0, 0} && p.stride == Index3{1, 1, 1};
-  swap_ = pointwise && 2 * p.co > 3 * p.ci && p.ci > kernels_.lanes;
+  swap_ = p.pointwise() && 2 * p.co > 3 * p.ci && p.ci > kernels_.lanes;
   cm_ = swap_ ? p.co : p.ci;
   cn_ = swap_ ? p.ci : p.co;
   copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;

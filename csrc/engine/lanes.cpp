@@ -85,7 +85,7 @@ typename Lanes<T>::Slot Lanes<T>::carve(Carver& carver) const {
 template <class T>
 bool Lanes<T>::plan() {
   const Problem& p = spec_.problem;
-  if (!depthwise(p) || p.taps() == 1) return false;  // one tap needs no planes
+  if (!p.depthwise() || p.taps() == 1) return false;  // one tap needs no planes
   if (p.taps() > kMostTaps || !source_.short_axes() || !results_.short_axes()) return false;
   Carver carver;
   carve(carver);

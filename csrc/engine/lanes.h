@@ -15,8 +15,6 @@ namespace convbwd {
 inline constexpr Index kLanesVectors = 5120;
 inline constexpr int kRows = 64;  // transposed at a time; no vector has more lanes
 
-inline bool depthwise(const Problem& p) { return p.ci == 1 && p.co == 1; }
-
 /// Planes of a block, with zeros around: [depth][row][column][lane].
 struct LanePlanes {
   Index3 before{}, extent{};  // zeros before the first pixel; pixels with the zeros

@@ -65,7 +65,7 @@ typename LanesWeights<T>::Slot LanesWeights<T>::carve(Carver& carver) const {
 template <class T>
 bool LanesWeights<T>::plan() {
   const Problem& p = spec_.problem;
-  if (!depthwise(p) || p.taps() == 1) return false;  // one tap needs no planes
+  if (!p.depthwise() || p.taps() == 1) return false;  // one tap needs no planes
   if (!x_.short_axes() || !y_.short_axes() || !sums_.short_axes()) return false;
   blocks_ = ceil_div(p.groups, lanes());
   rows_ = ceil_div(p.y[1], ceil_div(p.y[1] * p.y[2], kStraight));

@@ -186,7 +186,7 @@ inline double depthwise_nanoseconds(const Problem& p, int lanes) {
 /// Rapids, AVX-512 float32, where a vector's products take 0.18 ns.
 inline double direct_nanoseconds(const PassSpec& spec, int lanes) {
   const Problem& p = spec.problem;
-  if (p.ci == 1 && p.co == 1) return depthwise_nanoseconds(p, lanes);
+  if (p.depthwise()) return depthwise_nanoseconds(p, lanes);
   const double images = static_cast<double>(p.n * p.groups);
   const double x = images * static_cast<double>(p.ci * p.x_plane()),
                y = images * static_cast<double>(p.co * p.y_plane());

@@ -17,15 +17,18 @@ struct Stream {
   Index first, count;
 };
 
+inline bool no_taps(const PhaseSet* sets, std::size_t count) {
+  return std::all_of(sets, sets + count, [](const PhaseSet& s) { return s.taps == 0; });
+}
+
 /// Writes the zeros of a box all at once, where many of its positions have no taps, and tells whether it did. `d` is a
 /// view of the images of the box from their first channel on.
-template <class Sets>
-bool clear_sparse(const View& d, Index images, Index channels, const Sets& sets, const std::array<AxisMap, 3>& maps,
-                  const Index3& q0, const Index3& q1) {
+inline bool clear_sparse(const View& d, Index images, Index channels, const std::vector<PhaseSet>& sets,
+                         const std::array<AxisMap, 3>& maps, const PixelBox& box) {
   const Index3 whole = most_pixels(maps);
-  const bool sparse = dense_planes(d) && q1[1] - q0[1] == whole[1] && q1[2] - q0[2] == whole[2] &&
-                      std::any_of(sets.begin(), sets.end(), [](const auto& s) { return s.taps == 0; });
-  const Index begin = q0[0] * maps[0].dst_step, end = std::min(q1[0] * maps[0].dst_step, maps[0].dst);
+  const bool sparse = dense_planes(d) && box.q1[1] - box.q0[1] == whole[1] && box.q1[2] - box.q0[2] == whole[2] &&
+                      std::any_of(sets.begin(), sets.end(), [](const PhaseSet& s) { return s.taps == 0; });
+  const Index begin = box.q0[0] * maps[0].dst_step, end = std::min(box.q1[0] * maps[0].dst_step, maps[0].dst);
   for (Index n = 0; n < images && sparse; ++n)
     for (Index c = 0; c < channels; ++c)
       std::memset(advance(d.data, d.dtype, n * d.stride[0] + c * d.stride[1] + begin * d.stride[2]), 0,
@@ -81,10 +84,10 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
   const auto& [md0, mh0, mw0] = *f.maps;
   const Index dst_step = mw0.dst_step, begin = f.box.q0[2] * dst_step, end = std::min(f.box.q1[2] * dst_step, mw0.dst);
   const std::size_t per_row = mw0.phases.size();
-  const bool cleared = !bias.data && clear_sparse(d, 1, f.channels, *f.sets, *f.maps, f.box.q0, f.box.q1);
+  const bool cleared = !bias.data && clear_sparse(d, 1, f.channels, *f.sets, *f.maps, f.box);
   for (std::size_t first = 0; first < f.sets->size(); first += per_row) {
     const PhaseSet* const sets = f.sets->data() + first;
-    if (cleared && std::all_of(sets, sets + per_row, [](const PhaseSet& s) { return s.taps == 0; })) continue;
+    if (cleared && no_taps(sets, per_row)) continue;
     const auto& [fd, fh, unused] = sets->phase;
     const Index3 e = f.box.extent(*sets);
     for (Index c = 0; c < f.channels; ++c) {
