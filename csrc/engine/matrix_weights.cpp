@@ -17,7 +17,7 @@ class MatrixWeights final : public GuardedPass {
  public:
   MatrixWeights(const PassSpec& spec, const KernelSet<float>& kernels, const MatrixKernels& unit);
   bool plan();
-  double nanoseconds() const override;
+  double nanoseconds() const override { return nanoseconds_; }
   std::string explain() const override;
   Index3 tile() const override { return box_; }
   void run(const Operands& operands, std::byte* workspace) const override;
@@ -34,7 +34,10 @@ class MatrixWeights final : public GuardedPass {
     Planes::Part *x_parts, *y_parts;
   };
 
-  bool configure(Index least);
+  void set_box();
+  double set_tile(Index threads);
+  double estimate() const;
+  bool fits(Index threads);
   Slot carve(Carver& carver) const;
   Block block(Index i) const;
   void add(const Operands& o, const Block& b, Index round, const Slot& s, float* tiles, bool accumulate,
@@ -60,6 +63,7 @@ class MatrixWeights final : public GuardedPass {
   Planes x_, y_;
   Index x_pixels_ = 0, pairings_ = 1, image_steps_ = 1, boxes_ = 1, rounds_ = 1, m_blocks_ = 1, n_blocks_ = 1;
   bool plain_ = false;
+  double nanoseconds_ = 0;
   std::vector<std::ptrdiff_t> x_at_, y_at_, taps_;  // in bytes
 };
 
@@ -80,57 +84,59 @@ bool MatrixWeights::plan() {
   const Problem& p = spec_.problem;
   direct_ = make_gather_weights(spec_, kernels_);
   if (!direct_) return false;
-  const auto halve = [](Index& v, Index of) { v = round_up(ceil_div(v, 2), of); };
-  const auto shrink_tile = [&] {
-    // Splitting x takes four times as long as splitting y, which every block of input channels does again.
-    if (n_ > kRows && 4 * n_ >= m_)
-      halve(n_, kRows);
-    else if (m_ > kRows)
-      halve(m_, kRows);
-    else if (n_ > kRows)
-      halve(n_, kRows);
-    else if (m_ > 8)
-      halve(m_, 8);
-    else
-      return false;
-    return true;
-  };
-  const auto results = [&] { return p.groups * ceil_div(p.co, m_) * ceil_div(p.ci, n_); };
-  while (tile_elements() * 4 > kTileBytes || (results() < kMinTasks / 4 && std::max(m_, n_) >= 2 * kRows))
-    if (!shrink_tile()) break;
-  const auto flat = [&] { return Planes(maps_, box_).row() * box_[1]; };
   box_[0] = 1;
+  const auto flat = [&] { return Planes(maps_, box_).row() * box_[1]; };
   while (flat() > kPixels && (box_[1] > 1 || box_[2] > kPixels)) {
     Index& longest = box_[1] > 1 ? box_[1] : box_[2];
     longest = ceil_div(longest, 2);
   }
   if (box_[1] == p.y[1] && box_[2] == p.y[2]) batch_ = std::clamp<Index>(kPixels / flat(), 1, p.n);
   batch_ = ceil_div(p.n, ceil_div(p.n, batch_));
-  for (;;) {
-    for (const Index least : {2, 1})
-      if (configure(least)) return true;
+  const auto shrink_box = [&] {
     if (batch_ > 1)
       batch_ = ceil_div(p.n, ceil_div(p.n, batch_ - 1));
     else if (box_[1] > 1 && flat() > 2 * kDepth)
       box_[1] = ceil_div(box_[1], 2);
     else if (box_[2] > 2 * kDepth)
       box_[2] = ceil_div(box_[2], 2);
-    else if (!shrink_tile())
+    else
       return false;
+    return true;
+  };
+  // Boxes, which decide the order of sums, are those for two threads whatever the number is. Blocks are not in it.
+  Index3 best_box = box_;
+  Index best_batch = batch_;
+  double least = 0;
+  for (const Index threads : {2, 1}) {
+    do {
+      set_box();
+      const double time = set_tile(threads);
+      if (time > 0 && (least == 0 || time < least)) least = time, best_box = box_, best_batch = batch_;
+      if (least > 0 && time > 1.2 * least) break;
+    } while (shrink_box());
+    if (least > 0) break;
   }
+  if (least == 0) return false;
+  box_ = best_box, batch_ = best_batch;
+  set_box();
+  nanoseconds_ = set_tile(1);
+  for (Index threads = spec_.threads; set_tile(threads) == 0; --threads) {
+  }
+  return true;
 }
 
-bool MatrixWeights::configure(Index least) {
+// What depends on the box.
+void MatrixWeights::set_box() {
   const Problem& p = spec_.problem;
   x_ = Planes(maps_, box_);
   y_ = Planes(x_, p.y);
   image_steps_ = ceil_div((box_[1] - 1) * x_.row() + box_[2], kDepth);
   boxes_ = pixel_boxes(p.y, box_);
   rounds_ = boxes_ * ceil_div(p.n, batch_);
-  m_blocks_ = ceil_div(p.co, m_), n_blocks_ = ceil_div(p.ci, n_);
-  const Index results = p.groups * m_blocks_ * n_blocks_, tile_bytes = round_up(tile_elements() * 4, 64);
-  const Index room = static_cast<Index>(spec_.budget) / 2 / (results * tile_bytes);
-  slabs_ = results < kMinTasks ? std::max<Index>(1, std::min({rounds_, ceil_div(kMinTasks, results), room})) : 1;
+  // Where results make but few blocks, sums of some rounds are tasks too.
+  const Index most_blocks = p.groups * ceil_div(p.co, kRows) * ceil_div(p.ci, kRows);
+  const Index room = static_cast<Index>(spec_.budget) / 2 / (4 * p.groups * p.co * round_up(p.ci, kColumns) * p.taps());
+  slabs_ = most_blocks < 4 ? std::max<Index>(1, std::min({rounds_, ceil_div(kMinTasks, most_blocks), room})) : 1;
   std::vector<Index> offsets;
   for (Index d = 0; d < p.w[0]; ++d)
     for (Index h = 0; h < p.w[1]; ++h)
@@ -149,10 +155,51 @@ bool MatrixWeights::configure(Index least) {
       x_at_.push_back((n * x_image() + s * kStep) * 4);
       y_at_.push_back((n * image_steps_ + s) * kDepth * 2);
     }
+}
+
+// Sets the blocks that take so many threads the least time, and returns it for one thread; 0 if none fit.
+double MatrixWeights::set_tile(Index threads) {
+  const Problem& p = spec_.problem;
+  m_ = p.co, n_ = p.ci;
+  const auto halve = [](Index& v, Index of) { v = round_up(ceil_div(v, 2), of); };
+  const auto shrink = [&] {
+    // Splitting x takes four times as long as splitting y, which every block of input channels does again.
+    if (n_ > kRows && 4 * n_ >= m_)
+      halve(n_, kRows);
+    else if (m_ > kRows)
+      halve(m_, kRows / 2);
+    else if (n_ > kRows)
+      halve(n_, kRows);
+    else if (m_ > 8)
+      halve(m_, 8);
+    else
+      return false;
+    return true;
+  };
+  double least = 0;
+  Index m = 0, n = 0;
+  do {
+    if (tile_elements() * 4 > kTileBytes || !fits(threads)) continue;
+    // Threads without a block wait for the others.
+    const double waits = static_cast<double>(round_up(tasks_, threads)) / static_cast<double>(tasks_);
+    const double time = estimate() * waits;
+    if (least == 0 || time < least) least = time, m = m_, n = n_;
+    if (time > 1.2 * least) break;
+  } while (shrink());
+  if (least == 0) return 0;
+  m_ = m, n_ = n;
+  fits(threads);
+  return least;
+}
+
+bool MatrixWeights::fits(Index threads) {
+  const Problem& p = spec_.problem;
+  m_blocks_ = ceil_div(p.co, m_), n_blocks_ = ceil_div(p.ci, n_);
+  const Index results = p.groups * m_blocks_ * n_blocks_;
   Carver slot;
   carve(slot);
-  return share(results * slabs_, slabs_ > 1 ? results * slabs_ * tile_bytes : 0, static_cast<Index>(slot.used()),
-               least);
+  return share(results * slabs_, slabs_ > 1 ? results * slabs_ * round_up(tile_elements() * 4, 64) : 0,
+               static_cast<Index>(slot.used()), threads);
 }
 
 MatrixWeights::Slot MatrixWeights::carve(Carver& carver) const {
@@ -169,12 +216,15 @@ MatrixWeights::Slot MatrixWeights::carve(Carver& carver) const {
 }
 
 // Time of products, of splitting both images, and of storing results.
-double MatrixWeights::nanoseconds() const {
+double MatrixWeights::estimate() const {
   const Problem& p = spec_.problem;
   const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const int products = products_of(x_terms_, y_terms_);
   const Index steps = batch_ * image_steps_, rounds = rounds_ * p.groups;
-  const double blocks = of(rounds, p.taps(), m_blocks_, n_blocks_) * blocks_of(m_) * blocks_of(n_);
+  const auto cut = [](Index all, Index part) {
+    return static_cast<double>(all / part) * blocks_of(part) + blocks_of(all % part);
+  };
+  const double blocks = of(rounds, p.taps()) * cut(p.co, m_) * cut(p.ci, n_);
   const double x = of(rounds, m_blocks_, p.ci, batch_, x_pixels_) * (0.06 * pairings_ * x_terms_ + row_cost(maps_));
   const double y = of(rounds, n_blocks_, p.co, batch_, y_.channel()) * (0.1 * y_terms_ + kDenseRow);
   const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.2 + 0.3 * static_cast<double>(slabs_ - 1));
