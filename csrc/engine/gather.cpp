@@ -14,6 +14,7 @@ constexpr Index kLeastPixels = 8;         // one tile of the tallest register ke
 constexpr Index kLeastChunk = 16;         // below, a narrower block of channels is better than a shorter sum
 constexpr Index kFewPixels = 128;         // too few to pay for packing weights that lie dense along columns
 constexpr Index kMinTasks = 8;
+constexpr double kMuchWork = 1 << 24;  // products: 0.15 ms
 constexpr int kMaxTileRows = 512;
 
 }  // namespace
@@ -329,11 +330,14 @@ bool Gather<T>::search() {
   const auto unit_bytes = [&] { return round_up(unit() * members, lanes) * item * std::max<Index>(1, live_sets); };
   const auto boxes = [&] { return boxes_ * p.groups; };
   for (; vectors_ >= 1; --vectors_) {
-    set_box(pixels);
-    Index channels = std::max<Index>(1, kTileBytes / (unit_bytes() * pixels)) * unit();
+    // Much work is cut into tasks enough.
+    const Index cut = p.products() < kMuchWork ? 1 : ceil_div(kMinTasks / 2, p.groups * ceil_div(cd_, unit()));
+    const Index part = std::clamp<Index>(ceil_div(volume, cut), 64, pixels);
+    set_box(part);
+    Index channels = std::max<Index>(1, kTileBytes / (unit_bytes() * part)) * unit();
     if (boxes() * ceil_div(cd_, channels) < kMinTasks) channels = unit();
     // Enough boxes to pay for panels that all of them share.
-    if (volume > pixels && configure(channels, pixels, true, false)) return true;
+    if (volume > part && configure(channels, part, true, false)) return true;
     if (weights_may_stay_ && volume <= kFewPixels && configure(channels, pixels, false, true)) return true;
   }
   // Else few boxes, each with its own panels: the larger the box, the less packing, even if blocks are narrower.
