@@ -288,14 +288,14 @@ TEST_P(MatrixPass, TakesEveryWay) {
     }
   for (const char* way : {
            "boxes of 1x1x6x50 pixels, chunks of 32 of 32 source channels, panels of 20 of 20 channels, packed once",
-           "boxes of 2x1x11x13 pixels, chunks of 36 of 36 source channels, panels of 20 of 40 channels, packed by "
+           "boxes of 1x1x11x13 pixels, chunks of 36 of 36 source channels, panels of 20 of 40 channels, packed by "
            "tasks that share their source",
            "chunks of 128 of 500 source channels, panels of 20 of 40 channels, packed by tasks;",
            "of 700 source channels, panels of 20 of 40 channels, packed once",
            "panels of 1 of 1 channels, packed once",
            "panels of 1 of 3 channels",
-           "boxes of 40x1x2x2 pixels in 1 slabs",
-           "boxes of 1x1x1x375 pixels in 4 slabs",
+           "boxes of 10x1x2x2 pixels in 2 slabs",
+           "boxes of 1x1x3x50 pixels in 4 slabs",
            "of 40 output and 32 of 500 input channels a task",
        })
     EXPECT_NE(all.find(way), std::string::npos) << way;

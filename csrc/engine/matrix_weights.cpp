@@ -133,10 +133,10 @@ void MatrixWeights::set_box() {
   image_steps_ = ceil_div((box_[1] - 1) * x_.row() + box_[2], kDepth);
   boxes_ = pixel_boxes(p.y, box_);
   rounds_ = boxes_ * ceil_div(p.n, batch_);
-  // Where results make but few blocks, sums of some rounds are tasks too.
-  const Index most_blocks = p.groups * ceil_div(p.co, kRows) * ceil_div(p.ci, kRows);
-  const Index room = static_cast<Index>(spec_.budget) / 2 / (4 * p.groups * p.co * round_up(p.ci, kColumns) * p.taps());
-  slabs_ = most_blocks < 4 ? std::max<Index>(1, std::min({rounds_, ceil_div(kMinTasks, most_blocks), room})) : 1;
+  // Few results are summed in slabs of rounds, which are tasks too: blocks would split the same channels several times.
+  const Index bytes = 4 * p.groups * p.co * round_up(p.ci, kColumns) * p.taps();
+  const Index slabs = std::min({rounds_ / 2, kMinTasks / 2, static_cast<Index>(spec_.budget) / 4 / bytes});
+  slabs_ = bytes <= kTileBytes / 2 ? std::max<Index>(1, slabs) : 1;
   std::vector<Index> offsets;
   for (Index d = 0; d < p.w[0]; ++d)
     for (Index h = 0; h < p.w[1]; ++h)
@@ -225,7 +225,10 @@ double MatrixWeights::estimate() const {
     return static_cast<double>(all / part) * blocks_of(part) + blocks_of(all % part);
   };
   const double blocks = of(rounds, p.taps()) * cut(p.co, m_) * cut(p.ci, n_);
-  const double x = of(rounds, m_blocks_, p.ci, batch_, x_pixels_) * (0.06 * pairings_ * x_terms_ + row_cost(maps_));
+  // Strided rows of small boxes come from many pages.
+  const double pages = maps_[2].src_step > 1 ? 200 : 0;
+  const double x =
+      of(rounds, m_blocks_, p.ci, batch_) * (of(x_pixels_) * (0.06 * pairings_ * x_terms_ + row_cost(maps_)) + pages);
   const double y = of(rounds, n_blocks_, p.co, batch_, y_.channel()) * (0.1 * y_terms_ + kDenseRow);
   const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.2 + 0.3 * static_cast<double>(slabs_ - 1));
   return blocks * (27 * unit_.product * of(steps, products) + 110) + x + y + stored + 2000;
