@@ -44,7 +44,7 @@ def interleave(turns: Sequence[Callable[[int], float]], seconds: float, pause: f
     calls = []
     for turn in turns:
         turn(1)
-        calls.append(min(max(2, math.ceil(TURN_SECONDS / max(turn(1), 1e-9))), MOST_CALLS))
+        calls.append(min(max(4, math.ceil(TURN_SECONDS / max(turn(1), 1e-9))), MOST_CALLS))
     rounds: list[list[float]] = []
     deadline = time.perf_counter() + seconds
     while len(rounds) < LEAST_TURNS or len(rounds) % 2 or time.perf_counter() < deadline:
