@@ -325,8 +325,10 @@ void Matrix::split(const View& image, const Work& work, Index n, const Blocks& b
       } else if (dense) {
         planes_.each_plane(image, s.parts, n, c, [&](Index place, Index origin, const Planes::Part* part) {
           const float* const even = static_cast<const float*>(image.data) + origin;
+          FlatPlane source = flat(image, planes_, part);
+          source.ahead = 2 * image.stride[1];
           fit.see(unit_.split_pairs(to + place, term, image_terms_, even, live == 2 ? even + image.stride[1] : nullptr,
-                                    flat(image, planes_, part)));
+                                    source));
         });
       } else {
         planes_.copy(kernels_, image, s.parts, n, c, live, s.plane);

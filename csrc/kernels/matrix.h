@@ -47,11 +47,13 @@ struct Magnitudes {
 };
 
 /// A plane of an image, and where its pixels go: `rows` rows of `width` pixels, `stride` elements apart, to a flat
-/// plane of `length` pixels, the first behind `first` zeros, each `pitch` behind the one before; zeros elsewhere.
+/// plane of `length` pixels, the first behind `first` zeros, each `pitch` behind the one before; zeros elsewhere. What
+/// lies `ahead` elements behind a pixel is split next: the splits fetch it.
 struct FlatPlane {
   std::int64_t rows, width;
   std::ptrdiff_t stride;
   std::int64_t first, pitch, length;
+  std::ptrdiff_t ahead = 0;
 };
 
 /// The splits return what magnitudes they saw, those of zeros that they add apart.

@@ -93,6 +93,8 @@ Magnitudes split_pairs(std::uint32_t* dst, std::ptrdiff_t term, int terms, const
     const auto mask = static_cast<__mmask16>(live);
     __m512 e = _mm512_maskz_loadu_ps(mask, even + from);
     __m512 o = odd ? _mm512_maskz_loadu_ps(mask, odd + from) : _mm512_setzero_ps();
+    _mm_prefetch(even + from + plane.ahead, _MM_HINT_T0);
+    if (odd) _mm_prefetch(odd + from + plane.ahead, _MM_HINT_T0);
     seen.see(e), seen.see(o);
     const auto out = static_cast<__mmask16>(below<16>(count));
     for (int r = 0; r < terms; ++r) _mm512_mask_storeu_epi32(dst + r * term + i, out, next_pairs(e, o, r + 1 < terms));
