@@ -290,7 +290,10 @@ void MatrixWeights::add(const Operands& o, const Block& b, Index round, const Sl
         continue;
       }
       y_.each_plane(o.y, s.y_parts, n0 + n, channel, [&](Index place, Index origin, const Planes::Part* part) {
-        if (place == 0) split(static_cast<const float*>(o.y.data) + origin, flat(o.y, y_, part));
+        if (place > 0) return;
+        FlatPlane source = flat(o.y, y_, part);
+        source.ahead = o.y.stride[1];
+        split(static_cast<const float*>(o.y.data) + origin, source);
       });
     }
   const Index taps = p.taps();

@@ -66,6 +66,8 @@ Magnitudes split_plane(std::uint16_t* dst, std::ptrdiff_t term, int terms, const
   each_piece<32>(plane, [&](std::int64_t i, std::int64_t count, std::ptrdiff_t from, std::uint64_t live) {
     __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(live), src + from);
     __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(live >> 16), src + from + 16);
+    _mm_prefetch(src + from + plane.ahead, _MM_HINT_T0);
+    _mm_prefetch(src + from + plane.ahead + 16, _MM_HINT_T0);
     seen.see(low), seen.see(high);
     const auto out = static_cast<__mmask32>(below<32>(count));
     for (int r = 0; r < terms; ++r)
@@ -148,6 +150,10 @@ Magnitudes split_columns(std::uint32_t* dst, std::ptrdiff_t term, std::ptrdiff_t
     for (int j = 0; j < 16; ++j) {
       const std::int64_t live = j < rows ? n - done : 0;
       __m512 low = load_some(src + j * lds, live), high = load_some(src + j * lds + 16, live - 16);
+      if (j < rows) {  // the next rows are those behind
+        _mm_prefetch(src + (j + rows) * lds, _MM_HINT_T0);
+        _mm_prefetch(src + (j + rows) * lds + 16, _MM_HINT_T0);
+      }
       seen.see(low), seen.see(high);
       for (int r = 0; r < terms; ++r) words[r][j] = next_term(low, high, r + 1 < terms);
     }
