@@ -12,6 +12,7 @@ import faulthandler
 import sys
 import time
 
+import convbwd
 from cases import ALGORITHMS, RandomSource, check, draw_case
 
 
@@ -28,7 +29,8 @@ def run_one(seed: int, index: int, algorithms: tuple[str, ...] = ALGORITHMS) -> 
     except BaseException:
         print(f"\nfailed with algorithm={algorithm!r}: {case}")
         print(
-            f"again: python tests_py/fuzz.py --seed {seed} --first {index} --count 1 --algorithm {' '.join(algorithms)}"
+            f"again: CONVBWD_ISA={convbwd.build_info()['isa']} python tests_py/fuzz.py --seed {seed} --first {index}"
+            f" --count 1 --algorithm {' '.join(algorithms)}"
         )
         raise
     return algorithm
@@ -50,7 +52,8 @@ def main() -> None:
     for index in range(options.first, options.first + options.count):
         print(f"\r{index} ", end="", file=sys.stderr, flush=True)  # names the problem even if the process dies of it
         ran[run_one(options.seed, index, tuple(options.algorithm))] += 1
-    print(f"{ran.total()} problems of seed {options.seed} passed in {time.monotonic() - start:.0f} s: {dict(ran)}")
+    isa, seconds = convbwd.build_info()["isa"], time.monotonic() - start
+    print(f"{ran.total()} problems of seed {options.seed} passed on {isa} in {seconds:.0f} s: {dict(ran)}")
 
 
 if __name__ == "__main__":
