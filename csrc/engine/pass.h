@@ -195,12 +195,12 @@ inline double direct_nanoseconds(const PassSpec& spec, int lanes) {
   const double wasted = static_cast<double>(round_up(columns, lanes)) / static_cast<double>(columns);
   const double time = p.products() / lanes * 0.18 * (columns > lanes ? wasted : 1) + 2000;
   if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + 0.8 * w;
-  // Rows put together from phases, if they are short, take longer than their pixels tell.
-  double rows = 0;
-  if (spec.unknown == Unknown::x && p.stride[2] > 1 && p.x[2] < 57)
-    rows = images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1])) *
-           (20 - 0.35 * static_cast<double>(p.x[2]));
-  return time + (spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y) + 0.4 * w + rows;
+  const double pixels = spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
+  if (spec.unknown == Unknown::y || p.stride[2] == 1) return time + pixels + 0.4 * w;
+  // Phases have fewer pixels each, and rows put together from them, if they are short, take longer than their pixels.
+  const double rows =
+      images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1]));
+  return 1.15 * (time + pixels + 0.4 * w) + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
 }
 
 inline AxisSizes axis_sizes(const Problem& p, int a) {
