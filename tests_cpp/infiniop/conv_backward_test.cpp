@@ -377,10 +377,12 @@ TEST(RuntimeDeathTest, InstructionsThatTheProcessorLacks) {
 }
 
 extern "C" infiniStatus_t infiniopCreateConvDescriptor(void*, void**);
+extern "C" infiniStatus_t infiniopLayerNorm(void*);
 TEST(Runtime, OtherOperatorsAreNotImplemented) {
   void* desc = nullptr;
   EXPECT_EQ(infiniopCreateConvDescriptor(nullptr, &desc), INFINI_STATUS_NOT_IMPLEMENTED);
   EXPECT_STREQ(infiniopGetRecentErrMsg(), "infiniopCreateConvDescriptor: ConvBackward is the only operator here");
+  EXPECT_EQ(infiniopLayerNorm(nullptr), INFINI_STATUS_NOT_IMPLEMENTED);
   EXPECT_EQ(desc, nullptr);
 }
 
