@@ -169,7 +169,11 @@ TEST(Tiles, HaveBaseMTimesBaseN) {
 // A core takes the images whose number is its own, more by the number of cores.
 void __global__ __aicore__ every_core(GM_ADDR places, GM_ADDR tiling) {
   REGISTER_TILING_DEFAULT(Conv3DBackpropInputTilingData);
+  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIC_1_1);
   GET_TILING_DATA(data, tiling);
+  if ASCEND_IS_AIV
+    return;
+  if (!TILING_KEY_IS(10)) return;
   for (int64_t i = AscendC::GetBlockIdx(); i < data.conv3DDxTiling.batch; i += AscendC::GetBlockNum())
     places[i] += static_cast<uint8_t>(1 + AscendC::GetBlockIdx());
 }
@@ -178,7 +182,12 @@ TEST(Kernel, RunsOnEachCore) {
   Conv3DBackpropInputTilingData data;
   data.conv3DDxTiling.batch = 7;
   auto* const places = static_cast<uint8_t*>(AscendC::GmAlloc(7));
+  AscendC::SetKernelMode(KernelMode::AIC_MODE);
   ICPU_RUN_KF(every_core, 3, places, reinterpret_cast<uint8_t*>(&data));
+  EXPECT_EQ(places[0], 0);  // not the variant that was chosen
+  ICPU_SET_TILING_KEY(10);
+  ICPU_RUN_KF(every_core, 3, places, reinterpret_cast<uint8_t*>(&data));
+  ICPU_SET_TILING_KEY(0);
   for (int i = 0; i < 7; ++i) EXPECT_EQ(places[i], 1 + i % 3);
   EXPECT_EQ(AscendC::GetBlockIdx(), 0);
   EXPECT_EQ(AscendC::GetBlockNum(), 1);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ascendc/problem.h"
+#include "lib/conv_backprop/conv3d_bp_input_tiling.h"
 
 namespace convbwd::test {
 namespace {
@@ -84,11 +85,16 @@ TEST(Tiling, OfMoreCoresHasSmallerShares) {
 }
 
 TEST(Tiling, OfSmallerBuffersHasSmallerTiles) {
+  using platform_ascendc::CoreMemType;
+  const auto* const device = platform_ascendc::PlatformAscendCManager::GetInstance("Ascend910B1");
   ConvBackpropApi::PlatformInfo platform;
-  platform.socVersion = platform_ascendc::PlatformAscendCManager::GetInstance()->GetSocVersion();
-  platform.l1Size = 524288;
-  platform.l0CSize = 131072;
-  platform.l0ASize = platform.l0BSize = 65536 / 4;
+  platform.socVersion = device->GetSocVersion();
+  device->GetCoreMemSize(CoreMemType::L1, platform.l1Size);
+  device->GetCoreMemSize(CoreMemType::L0_C, platform.l0CSize);
+  device->GetCoreMemSize(CoreMemType::L0_A, platform.l0ASize);
+  EXPECT_EQ(platform.l1Size, 524288u);
+  EXPECT_EQ(platform.l0CSize, 131072u);
+  platform.l0ASize = platform.l0BSize = platform.l0ASize / 4;
   Conv3DBpInputTiling large, small(platform), none{ConvBackpropApi::PlatformInfo()};
   Conv3DBackpropInputTilingData data[2];
   state(large, kSmall, ConvDtype::FLOAT16);

@@ -12,6 +12,12 @@
 #define __gm__
 #define GM_ADDR uint8_t*
 
+// A core is one for matrices, which is what kernels of convolutions run on.
+#define ASCEND_IS_AIC (true)
+#define ASCEND_IS_AIV (false)
+#define KERNEL_TASK_TYPE_DEFAULT(type)
+#define TILING_KEY_IS(key) (AscendC::TilingKey() == (key))
+
 #define REGISTER_TILING_DEFAULT(type) using ConvbwdTilingData = type
 #define GET_TILING_DATA_WITH_STRUCT(type, name, address) \
   type name;                                             \
@@ -73,6 +79,11 @@ struct Block {
     return block;
   }
 };
+/// Which variant of a kernel the host has chosen.
+inline uint64_t& TilingKey() {
+  static thread_local uint64_t key = 0;
+  return key;
+}
 inline int64_t GetBlockIdx() { return Block::Current().index; }
 inline int64_t GetBlockNum() { return Block::Current().number; }
 
