@@ -206,6 +206,28 @@ TEST_F(PlanTest, HasAPassForEachResultThatIsWanted) {
   EXPECT_NE(Plan::make(forward(kDense)).explain().find("\noutput: "), std::string::npos);
 }
 
+// Each gradient says who computes it; and what would take less time, where something forbids it.
+TEST_F(PlanTest, ExplainsThreadsAndRefusals) {
+  const Problem p = problem(4, 1, 64, 64, {1, 56, 56}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  Request r = backward(p);
+  for (const int threads : {1, 2}) {
+    set_num_threads(threads);
+    const std::string text = Plan::make(r).explain();
+    for (const char* result : {"\ngrad_input: ", "\ngrad_weight: ", "\ngrad_bias: "}) {
+      const std::size_t begin = text.find(result) + 1;
+      const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+      EXPECT_NE(line.find(threads == 1 ? " on 1 thread, " : " on 2 threads, "), std::string::npos) << line;
+    }
+  }
+  if (!supported(Isa::avx2)) return;
+  set_isa(Isa::avx2);  // where Winograd's algorithm takes least time
+  EXPECT_NE(Plan::make(r).explain().find("; precision 'default' refuses winograd x F(4x4, 3x3)"), std::string::npos);
+  r.precision = Precision::strict;
+  const std::string text = Plan::make(r).explain();
+  EXPECT_NE(text.find("; precision 'strict' refuses winograd x"), std::string::npos) << text;
+  EXPECT_NE(text.find("; precision 'strict' refuses winograd w"), std::string::npos) << text;
+}
+
 struct Choice {
   const char* name;
   Problem problem;
@@ -288,7 +310,7 @@ TEST_F(PlanTest, StrictSumsProductsAndNothingElse) {
       r.precision = Precision::strict;
       const std::string text = Plan::make(r).explain();
       EXPECT_NE(text.find("gather"), std::string::npos) << text;
-      EXPECT_EQ(text.find(blas ? "gemm" : "winograd"), std::string::npos) << text;
+      EXPECT_EQ(text.find(blas ? "gemm" : ": winograd"), std::string::npos) << text;
     }
   }
 }

@@ -200,6 +200,7 @@ def test_what_a_plan_tells() -> None:
     text = plan.explain(gflops=100, gbytes=10)
     assert all(f"\n{name}: " in text for name in ("grad_input", "grad_weight", "grad_bias"))
     assert "bound by computing" in text and "bound by memory" in text
+    assert text.count(f" on {convbwd.get_num_threads()} thread") == 3
     assert str(plan.workspace_size) in repr(plan)
     html = plan._repr_html_()
     assert html.count("<tr>") == 3 and "<svg" in html and "grad_bias" in html

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/cpu.h"
 #include "conv/problem.h"
@@ -113,7 +116,8 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const double im2col = p.products() * static_cast<double>(sizeof(T)) / static_cast<double>(p.co);
   bool widens = false;
   for (const View& v : {spec.operands.x, spec.operands.w, spec.operands.y}) widens |= size_of(v.dtype) < sizeof(float);
-  spec.budget = static_cast<std::size_t>(std::clamp(im2col / 4, widens ? kLeastWidening : kLeastBudget, 1e15));
+  if (spec.budget == 0)
+    spec.budget = static_cast<std::size_t>(std::clamp(im2col / 4, widens ? kLeastWidening : kLeastBudget, 1e15));
   // Strict sums take no kernels but our own: OpenBLAS promises nothing about values that are not finite.
   const bool strict = spec.precision == Precision::strict;
   const bool blas = algorithm == Algorithm::blas ||
@@ -168,16 +172,31 @@ std::string Candidate::name() const {
   return text.substr(0, text.find(" ("));
 }
 
-Choice choose(const PassSpec& spec, Algorithm algorithm) {
-  if (algorithm == Algorithm::reference) return {make_reference(spec), {}};
-  std::vector<Candidate> all = candidates(spec, algorithm);
-  std::ostringstream reason;
-  reason.precision(3);
-  reason << "about " << all[0].nanoseconds / 1e6 << " ms";
-  for (std::size_t i = 1; i < all.size(); ++i)
-    reason << (i == 1 ? " expected, rather than " : ", ") << all[i].name() << " with " << all[i].nanoseconds / 1e6
-           << " ms";
-  return {std::move(all[0].pass), reason.str()};
+std::unique_ptr<Pass> choose(const PassSpec& spec, Algorithm algorithm) {
+  if (algorithm == Algorithm::reference) return make_reference(spec);
+  return std::move(candidates(spec, algorithm)[0].pass);
+}
+
+std::string reason(const PassSpec& spec, Algorithm algorithm) {
+  const std::vector<Candidate> able = candidates(spec, algorithm);
+  std::set<std::string> named{able[0].name()};
+  std::ostringstream text;
+  text.precision(3);
+  text << "about " << able[0].nanoseconds / 1e6 << " ms of one thread";
+  const auto list = [&](const std::vector<Candidate>& others, double less_than, const std::string& why) {
+    bool first = true;
+    for (const Candidate& c : others)
+      if (c.nanoseconds < less_than && named.insert(c.name()).second)
+        text << (std::exchange(first, false) ? why : ", ") << c.name() << " with " << c.nanoseconds / 1e6 << " ms";
+  };
+  list(able, std::numeric_limits<double>::infinity(), " expected, rather than ");
+  PassSpec looser = spec;
+  looser.precision = Precision::fast;
+  list(candidates(looser, algorithm), able[0].nanoseconds,
+       std::string("; precision '") + (spec.precision == Precision::strict ? "strict" : "default") + "' refuses ");
+  looser.budget = kNoLimit;
+  list(candidates(looser, algorithm), able[0].nanoseconds, "; the limit of the workspace refuses ");
+  return text.str();
 }
 
 }  // namespace convbwd

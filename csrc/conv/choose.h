@@ -16,14 +16,13 @@ struct Candidate {
   double nanoseconds = 0;
   std::string name() const;
 };
-/// All that serve within the budget, which is set here; at least one, the one to take first.
+/// All that serve within the budget, or within what the problem may take where that is 0; at least one, the one to take
+/// first.
 std::vector<Candidate> candidates(PassSpec spec, Algorithm algorithm);
 
-/// The first of them, and what to say of the choice.
-struct Choice {
-  std::unique_ptr<Pass> pass;
-  std::string reason;
-};
-Choice choose(const PassSpec& spec, Algorithm algorithm);
+/// The first of them.
+std::unique_ptr<Pass> choose(const PassSpec& spec, Algorithm algorithm);
+/// Why that one, unless the reference was asked for: what it and the others are expected to take, and what would take less but is refused.
+std::string reason(const PassSpec& spec, Algorithm algorithm);
 
 }  // namespace convbwd

@@ -132,7 +132,7 @@ struct Plan::Impl {
     bool wanted = false;
     Results out, target;
     std::unique_ptr<Pass> pass;
-    std::string reason;  // for this pass
+    std::optional<PassSpec> chosen_for;  // where there was a choice of passes
   };
 
   static std::shared_ptr<const Impl> make(const Request& request, int threads);
@@ -146,6 +146,7 @@ struct Plan::Impl {
   Checked checked;
   bool is_backward = false, accumulate = false, per_sample = false;
   int threads = 1;
+  Algorithm algorithm = Algorithm::automatic;
   std::array<View, 3> in;  // grad_output, input, weight, as planned for
   std::array<Output, 3> outputs;
 };
@@ -171,6 +172,7 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads
   impl->accumulate = impl->is_backward && r.accumulate;
   impl->per_sample = impl->is_backward && r.per_sample;
   impl->threads = threads;
+  impl->algorithm = r.algorithm;
   if (r.grad_output) impl->in[0] = five_axes(*r.grad_output, c.unbatched);
   impl->in[1] = five_axes(r.input, c.unbatched);
   impl->in[2] = five_axes(r.weight, false, c.problem.groups);
@@ -218,14 +220,10 @@ void Plan::Impl::make_pass(const Request& r, std::size_t i) {
                 i == 0 ? r.sums : Sums{}};
   if (i == 0) spec.unknown = is_backward != checked.transposed ? Unknown::x : Unknown::y;
   if (one_image) spec.problem.n = spec.operands.x.size[0] = spec.operands.y.size[0] = 1;
-  Choice choice;
-  if (bias)
-    choice.pass = make_bias_gradient(spec.operands.y, r.algorithm == Algorithm::reference, spec.threads);
-  else
-    choice = choose(spec, r.algorithm);
-  outputs[i].pass =
-      one_image ? make_per_sample(std::move(choice.pass), p.n, target.step, slots) : std::move(choice.pass);
-  outputs[i].reason = std::move(choice.reason);
+  auto pass = bias ? make_bias_gradient(spec.operands.y, algorithm == Algorithm::reference, spec.threads)
+                   : choose(spec, algorithm);
+  outputs[i].pass = one_image ? make_per_sample(std::move(pass), p.n, target.step, slots) : std::move(pass);
+  if (!bias && algorithm != Algorithm::reference) outputs[i].chosen_for = std::move(spec);
 }
 
 // Memory of the passes, which take turns.
@@ -291,7 +289,7 @@ std::vector<PassInfo> Plan::passes() const {
     const double result = bytes(output.out.view) * static_cast<double>(output.out.samples);
     PassInfo info{plan.is_backward ? kNames[i] : "output", output.pass->explain(), x_is_cut ? p.x : p.y,
                   output.pass->tile()};
-    if (!output.reason.empty()) info.text += "; " + output.reason;
+    if (output.chosen_for) info.text += "; " + reason(*output.chosen_for, plan.algorithm);
     if (i == 0) info.sums = output.pass->summation();
     if (i == 2) {
       info.bytes = bytes(plan.in[0]) + result;

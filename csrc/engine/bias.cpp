@@ -26,7 +26,8 @@ class BiasGradient final : public Pass {
 
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(slots_ * slot_bytes_); }
   std::string explain() const override {
-    return "bias: sums of y " + std::string(in_place_ ? "in place" : "by tile copies");
+    return "bias: sums of y " + std::string(in_place_ ? "in place" : "by tile copies") + "; " +
+           effort(tasks_, std::min(tasks_, Index{slots_}), workspace_bytes());
   }
 
   void run(const Operands& o, std::byte* workspace) const override {

@@ -326,7 +326,7 @@ std::string Dots<T>::explain() const {
   std::ostringstream s;
   s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels, "
     << calls_.size() << " tiles for each of " << channels_ << " input channels a task, " << slabs_ << " slabs; "
-    << tasks_ << " tasks, " << workspace_bytes() << " bytes";
+    << effort();
   return s.str();
 }
 

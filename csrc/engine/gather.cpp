@@ -379,7 +379,7 @@ std::string Gather<T>::explain() const {
     << (weights_in_place_ ? "in place"
         : prepack_        ? "packed once"
                           : "packed by tasks")
-    << "; " << tasks_ << " tasks, " << workspace_bytes() << " bytes";
+    << "; " << effort();
   return s.str();
 }
 

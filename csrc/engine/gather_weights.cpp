@@ -356,8 +356,7 @@ std::string GatherWeights<T>::explain() const {
   std::ostringstream s;
   s << "gather w (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << rows_ << " of " << cm_
     << (swap_ ? " output" : " input") << " channels a task, " << chunk_count_ << " chunks of " << chunk_pixels_
-    << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place") << "; " << tasks_ << " tasks, "
-    << workspace_bytes() << " bytes";
+    << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place") << "; " << effort();
   return s.str();
 }
 

@@ -188,8 +188,7 @@ template <class T>
 std::string Lanes<T>::explain() const {
   std::ostringstream s;
   s << "lanes " << (to_x_ ? "x" : "y") << " (" << kernels_.name << "): " << blocks_ << " blocks of " << kernels_.lanes
-    << " channels, " << calls_.size() << " sets of rows, " << batch_ << " images a task; " << tasks_ << " tasks, "
-    << workspace_bytes() << " bytes";
+    << " channels, " << calls_.size() << " sets of rows, " << batch_ << " images a task; " << effort();
   return s.str();
 }
 

@@ -150,7 +150,7 @@ template <class T>
 std::string LanesWeights<T>::explain() const {
   std::ostringstream s;
   s << "lanes w (" << kernels_.name << "): " << blocks_ << " blocks of " << lanes() << " channels, " << slabs_
-    << " slabs; " << tasks_ << " tasks, " << workspace_bytes() << " bytes";
+    << " slabs; " << effort();
   return s.str();
 }
 

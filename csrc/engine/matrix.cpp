@@ -513,7 +513,7 @@ std::string Matrix::explain() const {
     << " terms): boxes of " << layout_.batch << 'x' << layout_.box[0] << 'x' << layout_.box[1] << 'x' << layout_.box[2]
     << " pixels, chunks of " << std::min(cs_, layout_.chunk * kDepth) << " of " << cs_ << " source channels, panels of "
     << panel_channels_ << " of " << cd_ << " channels, packed " << packs[static_cast<int>(layout_.mode)] << "; "
-    << tasks_ << " tasks, " << workspace_bytes() << " bytes";
+    << effort();
   return s.str();
 }
 

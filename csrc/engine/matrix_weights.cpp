@@ -351,8 +351,7 @@ std::string MatrixWeights::explain() const {
   std::ostringstream s;
   s << "matrix w (" << unit_.name << ", " << x_terms_ << 'x' << y_terms_ << " terms): " << m_ << " of "
     << spec_.problem.co << " output and " << n_ << " of " << spec_.problem.ci << " input channels a task, boxes of "
-    << batch_ << "x1x" << box_[1] << 'x' << box_[2] << " pixels in " << slabs_ << " slabs; " << tasks_ << " tasks, "
-    << workspace_bytes() << " bytes";
+    << batch_ << "x1x" << box_[1] << 'x' << box_[2] << " pixels in " << slabs_ << " slabs; " << effort();
   return s.str();
 }
 

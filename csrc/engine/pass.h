@@ -63,6 +63,12 @@ class Pass {
   virtual void run(const Operands& operands, std::byte* workspace) const = 0;
 };
 
+/// Who does the work and in how much memory, for explain().
+inline std::string effort(Index tasks, Index threads, std::size_t bytes) {
+  const auto count = [](Index n, const char* what) { return std::to_string(n) + what + (n == 1 ? "" : "s"); };
+  return count(tasks, " task") + " on " + count(threads, " thread") + ", " + std::to_string(bytes) + " bytes";
+}
+
 /// A pass whose tasks run in slots: memory shared by all tasks, then scratch for each task that runs at the same time.
 class SlottedPass : public Pass {
  public:
@@ -82,6 +88,7 @@ class SlottedPass : public Pass {
     return left >= slot_bytes * std::min(least, tasks);
   }
   int slots() const { return static_cast<int>(slots_); }
+  std::string effort() const { return convbwd::effort(tasks_, slots_, workspace_bytes()); }
   std::byte* slot(std::byte* workspace, int number) const { return workspace + shared_bytes_ + number * slot_bytes_; }
 
   const PassSpec spec_;

@@ -12,7 +12,8 @@ class PerSample final : public Pass {
 
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(slots_ * slot_bytes()); }
   std::string explain() const override {
-    return "for each of " + std::to_string(samples_) + " images: " + one_->explain();
+    return "for each of " + std::to_string(samples_) + " images, " + std::to_string(slots_) +
+           " at a time: " + one_->explain();
   }
   Index3 tile() const override { return one_->tile(); }
 

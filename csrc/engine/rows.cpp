@@ -326,8 +326,7 @@ std::string Rows<T>::explain() const {
   std::ostringstream s;
   s << "rows " << (to_x_ ? "x" : "y") << " (" << kernels_.name << "): " << sets_.size() << " phase sets, boxes of "
     << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels, " << cd_ << " channels of a group, chunks of "
-    << chunk_ << " of " << cs_ << " source channels, " << batch_ << " images a task; " << tasks_ << " tasks, "
-    << workspace_bytes() << " bytes";
+    << chunk_ << " of " << cs_ << " source channels, " << batch_ << " images a task; " << effort();
   return s.str();
 }
 

@@ -47,7 +47,7 @@ class Winograd final : public Tiled<T> {
     s << "winograd " << (to_x_ ? "x" : "y") << " " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n
       << 'x' << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
       << " source channels, panels of " << width_ << " of " << cd_ << "; weights transformed "
-      << (prepack_ ? "once" : "by tasks") << "; " << tasks_ << " tasks, " << this->workspace_bytes() << " bytes";
+      << (prepack_ ? "once" : "by tasks") << "; " << this->effort();
     return s.str();
   }
 

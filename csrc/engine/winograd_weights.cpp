@@ -43,7 +43,7 @@ class WinogradWeights final : public Tiled<T> {
     s << "winograd w " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n << 'x' << step_.d << 'x'
       << step_.h << 'x' << step_.w << " tiles, " << rows_ << " of " << spec_.problem.ci << " input channels by "
       << panels_ * width_ << " of " << spec_.problem.co << " output channels a task, " << boxes_ << " boxes in "
-      << slabs_ << " slabs; " << tasks_ << " tasks, " << this->workspace_bytes() << " bytes";
+      << slabs_ << " slabs; " << this->effort();
     return s.str();
   }
 

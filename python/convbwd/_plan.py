@@ -142,7 +142,10 @@ class Plan:
 
     def explain(self, gflops: float | None = None, gbytes: float | None = None) -> str:
         """
-        Tell how each gradient is computed: algorithm, tiles, tasks, workspace, operations and bytes.
+        Tell how each gradient is computed: algorithm, tiles, tasks, threads, workspace, operations and bytes.
+
+        The times are estimates for one thread. Algorithms that would take less, and were refused because of the
+        precision or their workspace, are named.
 
         Parameters
         ----------

@@ -70,7 +70,7 @@ struct Result {
 /// One pass of a plan, for people and pictures.
 struct PassInfo {
   std::string result;                 ///< "grad_input", "grad_weight", "grad_bias" or "output"
-  std::string text;                   ///< algorithm, tiles, tasks and workspace
+  std::string text;                   ///< algorithm, tiles, tasks, threads, workspace; why no other algorithm
   std::array<std::int64_t, 3> image;  ///< d, h, w of the image that is cut into tiles
   std::array<std::int64_t, 3> tile;   ///< and of a tile; zeros where the pass does not cut it
   double flops = 0;                   ///< two for each product of the definition; for a bias gradient one an element
