@@ -74,6 +74,19 @@ def test_exports_that_cannot_be_used_are_refused(bad: Any) -> None:
         _core.as_array(bad)
 
 
+class Unwilling:
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError("ask politely")
+
+
+def test_what_an_export_says_is_passed_on() -> None:
+    with pytest.raises(TypeError, match=r"^as_array: argument must be an array, got Unwilling: ask politely$"):
+        _core.as_array(Unwilling())
+
+
 def test_results_go_to_exported_memory(rng: np.random.Generator) -> None:
     arrays = operands(rng)
     memory = np.zeros(SHAPES[1], np.float32)

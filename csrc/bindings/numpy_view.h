@@ -100,17 +100,18 @@ inline py::array read_array(const char* function, const char* name, py::handle a
              is_tensor = !is_array && py::hasattr(argument, "__dlpack__");
   if (written && !is_array && !is_tensor)
     fail(ErrorKind::type, (std::string("an array, got ") + Py_TYPE(argument.ptr())->tp_name).c_str());
+  const auto not_an_array = [&] {
+    return std::string(function) + ": " + name + " must be an array, got " + Py_TYPE(argument.ptr())->tp_name;
+  };
   py::array array = [&] {
     try {
       return is_tensor ? from_dlpack(argument) : py::array(py::reinterpret_borrow<py::object>(argument));
     } catch (const py::type_error& error) {  // of from_dlpack
-      throw Error(ErrorKind::type, std::string(function) + ": " + name + " must be an array, got " +
-                                       Py_TYPE(argument.ptr())->tp_name + ": " + error.what());
+      throw Error(ErrorKind::type, not_an_array() + ": " + error.what());
     } catch (py::error_already_set& error) {
       if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-      py::raise_from(
-          error, PyExc_TypeError,
-          (std::string(function) + ": " + name + " must be an array, got " + Py_TYPE(argument.ptr())->tp_name).c_str());
+      py::raise_from(error, PyExc_TypeError,
+                     (not_an_array() + ": " + py::str(error.value()).cast<std::string>()).c_str());
       throw py::error_already_set();
     }
   }();
