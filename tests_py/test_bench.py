@@ -16,7 +16,7 @@ import pytest
 import convbwd
 from convbwd import _im2col, _reference
 from convbwd._bench import sides, verify
-from convbwd._bench.machine import Roofline, Work
+from convbwd._bench.machine import Roofline, Work, _peak_work
 from convbwd._bench.problem import GATE_SHAPES, Case, load_cases, parse_problem
 from convbwd._bench.report import line, make_row, summaries
 from convbwd._bench.timing import PASSES, interleave
@@ -213,6 +213,15 @@ def test_turns_alternate():
     names = "".join(name for name, _ in order)
     assert names == "aabb" + "ab" + "ba" + "ab" + "ba"  # the first calls, then the rounds
     assert order[4:6] == [("a", 2), ("b", 500)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_peak_is_looked_for_on_the_matrix_unit_too(dtype):
+    work = {w.name.rpartition(" ")[2]: w for w in _peak_work(dtype)}
+    assert work["direct"].amount == work["matrix"].amount
+    got = [work[by].run() for by in ("direct", "matrix")]
+    assert got[0][0].dtype == dtype and got[0][2] is None
+    np.testing.assert_allclose(got[0][1], got[1][1], rtol=1e-4, atol=1e-2)
 
 
 def test_rows_and_summaries():

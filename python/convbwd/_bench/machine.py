@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,18 +163,21 @@ def _best(work: list[Work], seconds: float) -> tuple[float, Work]:
 
 
 def _peak_work(dtype: str) -> list[Work]:
-    """Return matrix products and a dense convolution of this library."""
+    """Return matrix products and a dense convolution of this library, also by a matrix unit if there is one."""
     case = parse_problem(DENSE)
     arrays = case.arrays(dtype)
     mask = (True, True, False)
-    options = {**case.options, "output_mask": mask, "algorithm": "direct"}
+    dense = partial(convbwd.convolution_backward, *arrays, **case.options, output_mask=mask)
     # 16-bit types are multiplied as float32, unless there are instructions for them.
     wide = np.float64 if dtype == "float64" else np.float32
     a = np.random.default_rng(0).standard_normal((MATRIX, MATRIX)).astype(wide)
     c = np.empty_like(a)
     amount = 2.0 * MATRIX**3
     work = [
-        Work(f"convbwd, {DENSE}, direct", case.flops(mask), lambda: convbwd.convolution_backward(*arrays, **options)),
+        *(
+            Work(f"convbwd, {DENSE}, {by}", case.flops(mask), partial(dense, algorithm=by))
+            for by in ("direct", "matrix")
+        ),
         Work(f"NumPy, {MATRIX}x{MATRIX} {c.dtype} product", amount, lambda: np.matmul(a, a, out=c)),
     ]
     torch = sys.modules.get("torch")
