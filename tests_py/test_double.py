@@ -131,6 +131,8 @@ def test_shapes_are_those_of_what_gradients_belong_to(transposed: bool, data_for
             convbwd.convolution_double_backward(**given, **rest)
     with pytest.raises(ValueError, match=r"output_mask must be a sequence of 3 bools, got \(True,\)"):
         convbwd.convolution_double_backward(**right, **rest, output_mask=(True,))
+    with pytest.raises(ValueError, match=r"^convolution_double_backward: dilation must be at least 1, got 0"):
+        convbwd.convolution_double_backward(**right, **rest, dilation=0)
 
 
 @pytest.mark.parametrize(

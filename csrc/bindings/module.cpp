@@ -164,9 +164,10 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
   m.def(
       "output",
       [](py::handle input, py::handle weight, py::handle stride, py::handle padding, py::handle dilation,
-         py::handle transposed, py::handle output_padding, py::handle groups, py::handle data_format) {
+         py::handle transposed, py::handle output_padding, py::handle groups, py::handle data_format,
+         const std::string& function) {
         Request request;
-        request.function = "convolution";
+        request.function = function.c_str();
         const py::array x = read_array(request.function, "input", input, request.input);
         const py::array w = read_array(request.function, "weight", weight, request.weight);
         read_parameters(request, {stride, padding, dilation, transposed, output_padding, groups, data_format,
@@ -176,9 +177,10 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
         return py::make_tuple(py::tuple(py::cast(result_shape(request, result, 0))),
                               numpy_dtype(result.dtype, {&x, &w}, {}));
       },
-      "Shape and dtype of a convolution's output.", py::arg("input"), py::arg("weight"), py::arg("stride") = 1,
-      py::arg("padding") = 0, py::arg("dilation") = 1, py::arg("transposed") = false, py::arg("output_padding") = 0,
-      py::arg("groups") = 1, py::arg("data_format") = py::none());
+      "Shape and dtype of a convolution's output; messages begin with the name of a function.", py::arg("input"),
+      py::arg("weight"), py::arg("stride") = 1, py::arg("padding") = 0, py::arg("dilation") = 1,
+      py::arg("transposed") = false, py::arg("output_padding") = 0, py::arg("groups") = 1,
+      py::arg("data_format") = py::none(), py::arg("function") = "convolution");
   bind_layouts(m);
   bind_ascend(m);
   m.def(

@@ -90,6 +90,7 @@ def output(
     output_padding: SupportsIndex | Sequence[SupportsIndex] = 0,
     groups: SupportsIndex = 1,
     data_format: str | None = None,
+    function: str = "convolution",
 ) -> tuple[tuple[int, ...], np.dtype[Any]]: ...
 def stand_in(dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]: ...
 def convolution(

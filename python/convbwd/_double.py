@@ -112,7 +112,7 @@ def convolution_double_backward(
     nothing = np.zeros((), np.float32)
     image, kernel = (np.broadcast_to(nothing, np.shape(array)) for array in (input, weight))
     places = ("stride", "padding", "dilation", "transposed", "output_padding", "groups", "data_format")
-    shape, _ = _core.output(image, kernel, **{name: geometry[name] for name in places})
+    shape, _ = _core.output(image, kernel, **{name: geometry[name] for name in places}, function=_NAME)
     last = data_format is not None and data_format.endswith("C")
     for name, array, of, expected in (
         ("grad_grad_input", grad_grad_input, "input", image.shape),
