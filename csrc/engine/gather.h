@@ -92,8 +92,8 @@ class Gather final : public SlottedPass {
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
   void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
-  // Products of a straight sum. Blocked ones take up to 9 % longer (dense 3x3 windows, Sapphire Rapids); straight sums
-  // of 96 and more had errors up to 5.9 times those of PyTorch, blocked ones up to 1.6 times.
+  // Products of a straight sum. Blocked ones take about 3 % longer (Sapphire Rapids); straight sums of 96 and more had
+  // errors up to 5.9 times those of PyTorch.
   static constexpr Index kStraight = 96;
   // Pixels of a line that is converted; not a power of two, so that lines do not share places of the cache.
   Index line() const { return std::min<Index>(240, round_up(box_q_[0] * box_q_[1] * box_q_[2], kernels_.lanes)); }

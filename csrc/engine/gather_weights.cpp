@@ -11,7 +11,7 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kChunkPixels = 512;      // products of a chunk: the panel stays in L2, the sum stays accurate
+constexpr Index kChunkPixels = 512;      // products of a chunk: the panel stays in L2
 constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside the panel
 constexpr Index kLeastPixels = 32;       // of a chunk: below, narrower columns are better
 constexpr Index kMinTasks = 8;
@@ -48,7 +48,8 @@ class GatherWeights final : public SlottedPass {
   void sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const;
   void chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles, bool accumulate) const;
   void store(const Operands& o, const Block& b, const T* tiles, T* lines) const;
-  const GatherKernel<T>& kernel(Index columns) const { return kernels_.gather[ceil_div(columns, kernels_.lanes) - 1]; }
+  // A straight sum over a chunk has up to 3 times PyTorch's error, a blocked one takes 3 % longer (Sapphire Rapids).
+  const GatherKernel<T>& kernel(Index columns) const { return kernels_.blocked[ceil_div(columns, kernels_.lanes) - 1]; }
   Index width() const { return vectors_ * kernels_.lanes; }
 
   const KernelSet<T>& kernels_;

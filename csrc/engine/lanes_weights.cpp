@@ -13,7 +13,6 @@ namespace convbwd {
 namespace {
 
 constexpr Index kMinTasks = 8;
-constexpr Index kStraight = 128;  // products that are summed straight, or a row of them
 
 template <class T>
 class LanesWeights final : public GuardedPass {
@@ -36,7 +35,7 @@ class LanesWeights final : public GuardedPass {
 
   const KernelSet<T>& kernels_;
   LanePlanes x_, y_, sums_;
-  Index blocks_ = 1, slabs_ = 1, rows_ = 1;
+  Index blocks_ = 1, slabs_ = 1;
 };
 
 template <class T>
@@ -68,7 +67,6 @@ bool LanesWeights<T>::plan() {
   if (!p.depthwise() || p.taps() == 1) return false;  // one tap needs no planes
   if (!x_.short_axes() || !y_.short_axes() || !sums_.short_axes()) return false;
   blocks_ = ceil_div(p.groups, lanes());
-  rows_ = ceil_div(p.y[1], ceil_div(p.y[1] * p.y[2], kStraight));
   const auto measure = [&] {
     Carver carver;
     carve(carver);
@@ -94,11 +92,10 @@ void LanesWeights<T>::add(const T* x, const T* y, T* sums) const {
     const Range valid = valid_outputs(axis_sizes(p, 0), t);
     for (Index d = valid.begin; d < valid.end; ++d) {
       const Index at = d * p.stride[0] + t * p.dilation[0] - p.pad_before[0];
-      for (Index h = 0; h < p.y[1]; h += rows_)
-        kernels_.depthwise_taps(p.w[1], p.w[2], std::min(rows_, p.y[1] - h), p.y[2], y + y_.at({d, h, 0}), y_.row(),
-                                x + x_.at({at, h * p.stride[1] - p.pad_before[1], -p.pad_before[2]}),
-                                p.stride[1] * x_.row(), p.stride[2] * lanes(), p.dilation[1] * x_.row(),
-                                p.dilation[2] * lanes(), sums + t * sums_.plane(), sums_.row());
+      kernels_.depthwise_taps(p.w[1], p.w[2], p.y[1], p.y[2], y + y_.at({d, 0, 0}), y_.row(),
+                              x + x_.at({at, -p.pad_before[1], -p.pad_before[2]}), p.stride[1] * x_.row(),
+                              p.stride[2] * lanes(), p.dilation[1] * x_.row(), p.dilation[2] * lanes(),
+                              sums + t * sums_.plane(), sums_.row());
     }
   }
 }

@@ -60,23 +60,37 @@ void depthwise_taps_tile(std::int64_t rows, std::int64_t cols, const T* y, std::
                          std::ptrdiff_t xrow, std::ptrdiff_t xstep, std::ptrdiff_t xh, std::ptrdiff_t xw, T* out,
                          std::ptrdiff_t oh) {
   constexpr int L = Vec<T>::lanes;
-  V<T> acc[H][W];
-  UNROLL for (int i = 0; i < H; ++i) UNROLL for (int j = 0; j < W; ++j) acc[i][j] = V<T>{};
+  V<T> acc[H][W]{}, sum[H][W]{};
+  const auto flush = [&]() __attribute__((always_inline)) {
+    UNROLL for (int i = 0; i < H; ++i) UNROLL for (int j = 0; j < W; ++j) {
+      sum[i][j] += acc[i][j];
+      acc[i][j] = V<T>{};
+    }
+  };
+  std::int64_t summed = 0;
   for (; rows > 0; --rows, y += yrow, x += xrow) {
-    const T* p[H];
+    const T *p[H], *f = y;
     UNROLL for (int i = 0; i < H; ++i) p[i] = x + i * xh;
-    for (std::int64_t c = 0; c < cols; ++c) {
-      V<T> f = loadu(y + c * L);
-      KEEP(f);
-      UNROLL for (int i = 0; i < H; ++i) {
-        UNROLL for (int j = 0; j < W; ++j) acc[i][j] += f * loadu(p[i] + j * xw);
-        p[i] += xstep;
+    for (std::int64_t left = cols, part; left > 0; left -= part) {
+      part = left < kStraight ? left : kStraight;
+      if (summed + part > kStraight) {
+        flush();
+        summed = 0;
+      }
+      summed += part;
+      for (std::int64_t c = part; c > 0; --c, f += L) {
+        V<T> v = loadu(f);
+        KEEP(v);
+        UNROLL for (int i = 0; i < H; ++i) {
+          UNROLL for (int j = 0; j < W; ++j) acc[i][j] += v * loadu(p[i] + j * xw);
+          p[i] += xstep;
+        }
       }
     }
   }
   UNROLL for (int i = 0; i < H; ++i) UNROLL for (int j = 0; j < W; ++j) {
     T* to = out + i * oh + j * L;
-    storeu(to, loadu(to) + acc[i][j]);
+    storeu(to, loadu(to) + (sum[i][j] + acc[i][j]));
   }
 }
 

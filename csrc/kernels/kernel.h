@@ -60,6 +60,7 @@ using DepthwiseFn = void (*)(std::int64_t rows, std::int64_t cols, T* out, std::
 /// The gradient of the weights, for i < h, j < w and l < lanes:
 ///   out[i*oh + j*lanes + l] += sum over r < rows, p < cols of
 ///                              Y[r*yrow + p*lanes + l] * X[r*xrow + p*xstep + i*xh + j*xw + l]
+/// The sum of a call is formed of sums of at most 32 products.
 template <class T>
 using DepthwiseTapsFn = void (*)(std::int64_t h, std::int64_t w, std::int64_t rows, std::int64_t cols, const T* y,
                                  std::ptrdiff_t yrow, const T* x, std::ptrdiff_t xrow, std::ptrdiff_t xstep,
@@ -106,7 +107,7 @@ struct KernelSet {
   const char* name;
   int lanes;
   GatherKernel<T> gather[4];   // by nr / lanes - 1; unused entries are null
-  GatherKernel<T> blocked[4];  // the same, but a call's sum is formed of sums of 16 products
+  GatherKernel<T> blocked[4];  // the same, but a call's sum is formed of sums of about 32 products
   int gather_count;
   bool any_bstep;  // false where bstep must be nr: weights cannot be read in place
   RowsFn<T> rows;
