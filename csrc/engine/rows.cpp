@@ -166,8 +166,16 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
     for (Index m0 = 0; m0 < cd_; m0 += kernels_.rows_mr) {
       const Index block = std::min<Index>(kernels_.rows_mr, cd_ - m0);
       const Index5 at{first + (to_x_ ? from : m0), to_x_ ? m0 : from, 0, 0, 0};
+      T* to = slot.weights + m0 * count;
+      if (w.dtype == compute_dtype<T> && w.plain()) {  // rows of a few elements, again for each task
+        const T* row = static_cast<const T*>(w.data) + w.offset(at);
+        const Index step_k = w.stride[to_x_ ? 0 : 1], step_m = w.stride[to_x_ ? 1 : 0];
+        for (Index k = 0; k < count; ++k, row += step_k)
+          for (Index i = 0; i < block; ++i) *to++ = row[i * step_m];
+        continue;
+      }
       const Index5 size{to_x_ ? count : block, to_x_ ? block : count, 1, 1, 1};
-      copy_in(kernels_, slot.weights + m0 * count, {to_x_ ? block : 1, to_x_ ? 1 : block, 0, 0, 0}, w.at(at, size));
+      copy_in(kernels_, to, {to_x_ ? block : 1, to_x_ ? 1 : block, 0, 0, 0}, w.at(at, size));
     }
     return all_finite(slot.weights, cd_ * count);
   }
