@@ -6,13 +6,14 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxPixels = 480;         // flat optimum from 240 to 960 pixels and
-constexpr Index kReduction = 768;         // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
-constexpr Index kTileBytes = 256 << 10;   // results of a task: stay in L2 beside panels and images
-constexpr Index kOwnTileBytes = 1 << 20;  // where each task packs its own panels: larger boxes pack less
-constexpr Index kLeastPixels = 8;         // one tile of the tallest register kernel
-constexpr Index kLeastChunk = 16;         // below, a narrower block of channels is better than a shorter sum
-constexpr Index kFewPixels = 128;         // too few to pay for packing weights that lie dense along columns
+constexpr Index kBoxPixels = 480;                  // flat optimum from 240 to 960 pixels and
+constexpr Index kReduction = 768;                  // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
+constexpr Index kTileBytes = 256 << 10;            // results of a task: stay in L2 beside panels and images
+constexpr Index kOwnTileBytes = 1 << 20;           // where each task packs its own panels: larger boxes pack less
+constexpr Index kLeastPixels = 8;                  // one tile of the tallest register kernel
+constexpr Index kLeastChunk = 16;                  // below, a narrower block of channels is better than a shorter sum
+constexpr Index kFewPixels = 128;                  // too few to pay for packing weights that lie dense along columns
+constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products, of an element of a panel
 constexpr Index kMinTasks = 8;
 constexpr double kMuchWork = 1 << 24;  // products: 0.15 ms
 constexpr int kMaxTileRows = 512;
@@ -322,7 +323,7 @@ bool Gather<T>::search() {
   const Index kept = spec_.sums[3];
   chunk_ = kept > 0 ? std::min(cs_, kept / 2) : ceil_div(cs_, ceil_div(cs_, chunk));
   blocked_ = kept > 0 ? kept % 2 == 1 : chunk_ * max_taps_ > kStraight;
-  const Index volume = p.n * count_[0] * count_[1] * count_[2];
+  const Index image = count_[0] * count_[1] * count_[2], volume = p.n * image;
   const Index pixels = std::max<Index>(64, kBoxPixels / std::max<Index>(1, live_sets / 2));
   // Channels of a block of so many vectors, and bytes that its results take for each pixel.
   const int widest = vectors_;
@@ -340,16 +341,32 @@ bool Gather<T>::search() {
     if (volume > part && configure(channels, part, true, false)) return true;
     if (weights_may_stay_ && volume <= kFewPixels && configure(channels, pixels, false, true)) return true;
   }
-  // Else few boxes, each with its own panels: the larger the box, the less packing, even if blocks are narrower.
-  vectors_ = widest;
-  const Index most = std::max(pixels, kOwnTileBytes / unit_bytes());
-  for (const int narrowest : {std::min(2, widest), 1})
-    for (Index px = most; px >= kLeastPixels; px /= 2)
-      for (vectors_ = widest; vectors_ >= narrowest; --vectors_) {
-        if ((px < pixels || volume > px / 2) && configure(unit(), px, false, false)) return true;
-        if (px <= pixels && weights_may_stay_ && configure(unit(), px, false, true)) return true;
+  // Else few boxes, each with its own panels: the larger the box, the less packing, the wider the block, the faster the
+  // kernel.
+  const Index columns = cd_ * members;
+  double least = 0;
+  Index best_pixels = 0;
+  int best_vectors = 0;
+  bool best_in_place = false;
+  for (Index parts = 1, last = 0; last != kLeastPixels; parts += ceil_div(parts, 2)) {
+    const Index px =
+        std::max(kLeastPixels, parts <= p.n ? ceil_div(p.n, parts) * image : ceil_div(image, ceil_div(parts, p.n)));
+    if (px == last) continue;
+    last = px;
+    for (vectors_ = widest; vectors_ >= 1; --vectors_)
+      for (const bool in_place : {false, true}) {
+        if (in_place ? !weights_may_stay_ || px > pixels : px > std::max(pixels, kOwnTileBytes / unit_bytes()))
+          continue;
+        if (!configure(unit(), px, false, in_place)) continue;
+        const double products = static_cast<double>(volume * column_cost(kernels_, columns, vectors_)) * kProduct / 8;
+        const double cost = products + (in_place ? 0 : static_cast<double>(boxes_ * columns) * kPacked);
+        if (least > 0 && cost >= least) continue;
+        least = cost, best_pixels = px, best_vectors = vectors_, best_in_place = in_place;
       }
-  return false;
+  }
+  if (least == 0) return false;
+  vectors_ = best_vectors;
+  return configure(unit(), best_pixels, false, best_in_place);
 }
 
 template <class T>

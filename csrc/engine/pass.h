@@ -162,20 +162,25 @@ class Carver {
   Index used_ = 0;
 };
 
+/// What a pixel of so many columns costs by the gathering kernel of v vectors, in eighths of a full vector. The weights
+/// are ratios of measured speeds (6x4 : 8x3 : 8x2 : 8x1 vectors, AVX-512).
+template <class T>
+Index column_cost(const KernelSet<T>& k, Index columns, int v) {
+  Index cost = 0;
+  for (Index n = columns; n > 0; n -= v * k.lanes) {
+    const Index used = std::min<Index>(v, ceil_div(n, k.lanes));
+    cost += used * 8 + (used == 1 ? 3 : used == 2 ? 1 : 0);
+  }
+  return cost;
+}
+
 /// Vectors of the gathering kernel that serves so many columns best: wide ones load less for each product, as long as
-/// few of their lanes are idle. The weights are ratios of measured speeds (6x4 : 8x3 : 8x2 : 8x1 vectors, AVX-512).
+/// few of their lanes are idle.
 template <class T>
 int widest_block(const KernelSet<T>& k, Index columns) {
   int widest = 1;
-  Index best = 0;
-  for (int v = 1; v <= k.gather_count; ++v) {
-    Index cost = 0;
-    for (Index n = columns; n > 0; n -= v * k.lanes) {
-      const Index used = std::min<Index>(v, ceil_div(n, k.lanes));
-      cost += used * 8 + (used == 1 ? 3 : used == 2 ? 1 : 0);
-    }
-    if (v == 1 || cost <= best) best = cost, widest = v;
-  }
+  for (int v = 2; v <= k.gather_count; ++v)
+    if (column_cost(k, columns, v) <= column_cost(k, columns, widest)) widest = v;
   return widest;
 }
 
