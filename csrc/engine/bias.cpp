@@ -1,5 +1,5 @@
 // The bias gradient: one sum for each channel, in an order that depends on the shape alone. Blocks of whole rows are
-// summed in the compute type by sixteen interleaved sums, blocks are added in double.
+// summed in the compute type by 64 interleaved sums, blocks are added in double.
 #include "engine/pass.h"
 #include "format/copy.h"
 #include "kernels/list.h"
@@ -7,7 +7,7 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBlock = 512;  // elements of a block: short sums stay accurate
+constexpr Index kBlock = 1024;  // elements of a block: short sums stay accurate
 
 template <class T>
 class BiasGradient final : public Pass {

@@ -2,6 +2,7 @@
 // stress packing and edges of the engine on any machine.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -141,11 +142,15 @@ void interleave(T* dst, const T* even, const T* odd, std::int64_t n) {
 
 template <class T>
 double sum(const T* p, std::int64_t n) {
-  T sums[16] = {};
-  for (std::int64_t i = 0; i < n; ++i) sums[i % 16] += p[i];
-  double total = 0;
-  for (const T s : sums) total += static_cast<double>(s);
-  return total;
+  T sums[64] = {};
+  for (std::int64_t i = 0; i < n; ++i) sums[i % 64] += p[i];
+  for (int half = 32; half >= 16; half /= 2)
+    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+  double total[16];
+  std::copy(sums, sums + 16, total);
+  for (int half = 8; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) total[i] += total[i + half];
+  return total[0];
 }
 
 /// A set with vectors of `Lanes` elements, one gathering kernel for each of the heights `Mr`.
