@@ -72,7 +72,7 @@ template <class T>
 GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels)
     : SlottedPass(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
-  swap_ = p.pointwise() && 2 * p.co > 3 * p.ci && p.ci > kernels_.lanes;
+  swap_ = p.pointwise() && 2 * p.co > 3 * p.ci && p.ci >= kernels_.lanes;
   cm_ = swap_ ? p.co : p.ci;
   cn_ = swap_ ? p.ci : p.co;
   copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;

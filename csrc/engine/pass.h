@@ -175,11 +175,11 @@ Index column_cost(const KernelSet<T>& k, Index columns, int v) {
 }
 
 /// Vectors of the gathering kernel that serves so many columns best: wide ones load less for each product, as long as
-/// few of their lanes are idle.
+/// few of their lanes are idle. No more than there are columns for: panels take room.
 template <class T>
 int widest_block(const KernelSet<T>& k, Index columns) {
   int widest = 1;
-  for (int v = 2; v <= k.gather_count; ++v)
+  for (int v = 2; v <= k.gather_count && (v - 1) * k.lanes < columns; ++v)
     if (column_cost(k, columns, v) <= column_cost(k, columns, widest)) widest = v;
   return widest;
 }
