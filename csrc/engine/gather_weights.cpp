@@ -14,6 +14,7 @@ namespace {
 constexpr Index kChunkPixels = 512;      // products of a chunk: the panel stays in L2
 constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside the panel
 constexpr Index kLeastPixels = 32;       // of a chunk: below, narrower columns are better
+constexpr Index kCopyBytes = 32 << 10;   // of the image that are copied at a time: stay in L1 beside the panel's rows
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
 
@@ -47,6 +48,9 @@ class GatherWeights final : public SlottedPass {
   Block block_of(Index number) const;
   void sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const;
   void chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles, bool accumulate) const;
+  // Adds the products of some rows of channels with the packed panel of a chunk.
+  void multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent, const Slot& s, T* tiles,
+                bool accumulate) const;
   void store(const Operands& o, const Block& b, const T* tiles, T* lines) const;
   // A straight sum over a chunk has up to 3 times PyTorch's error, a blocked one takes 3 % longer (Sapphire Rapids).
   const GatherKernel<T>& kernel(Index columns) const { return kernels_.blocked[ceil_div(columns, kernels_.lanes) - 1]; }
@@ -61,7 +65,7 @@ class GatherWeights final : public SlottedPass {
   // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
   Index4 order_{0, 1, 2, 3}, size_, chunk_, chunks_;
   Index chunk_pixels_ = 1, chunk_count_ = 1, slabs_ = 1;
-  Index copy_plane_ = 0, copy_images_ = 1;
+  Index copy_plane_ = 0, copy_images_ = 1, copy_rows_ = 1;  // rows of channels that are multiplied at a time
   int vectors_ = 1;
   Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;
   Index taps_ = 1, tap_blocks_ = 1;  // all taps, unless those of a single channel are too many for a task
@@ -103,7 +107,7 @@ typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
   Slot s{};
   if (slabs_ == 1) s.tiles = carver.take<T>(tile_elements_);
   s.panel = carver.take<T>(chunk_pixels_ * width());
-  if (copy_) s.copy = carver.take<T>(copy_images_ * copy_plane_ * rows_);
+  if (copy_) s.copy = carver.take<T>(copy_images_ * copy_plane_ * copy_rows_);
   s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
   if (spec_.operands.w.dtype != compute_dtype<T>) s.lines = carver.take<T>(kStoreRows * width());
   return s;
@@ -115,7 +119,7 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
   vectors_ = vectors;
   taps_ = taps;
   tap_blocks_ = ceil_div(p.taps(), taps_);
-  rows_ = std::min(rows, cm_);
+  rows_ = copy_rows_ = std::min(rows, cm_);
   row_blocks_ = ceil_div(cm_, rows_);
   column_blocks_ = ceil_div(cn_, width());
   tile_elements_ = rows_ * taps_ * std::min(width(), round_up(cn_, kernels_.lanes));
@@ -131,6 +135,10 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
     }
     copy_plane_ = (ceil_div(reach[1] * reach[2] * reach[3], kernels_.lanes) | 1) * kernels_.lanes;
     copy_images_ = reach[0];
+    // No fewer than fill the kernel's tile.
+    const Index mr = ceil_div(kernels_.gather[vectors - 1].mr, taps_);
+    const Index fit = kCopyBytes / (copy_images_ * copy_plane_ * static_cast<Index>(sizeof(T)));
+    copy_rows_ = std::min(rows_, std::max<Index>(1, fit / mr) * mr);
   }
   Carver slot;
   carve(slot);
@@ -198,24 +206,34 @@ bool GatherWeights<T>::search() {
 template <class T>
 void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles,
                              bool accumulate) const {
-  const Problem& p = spec_.problem;
-  const auto [g, n0, n, m0, m, t0, taps] = b;
-  const GatherKernel<T>& kernel = this->kernel(n);
+  const Index nr = kernel(b.n).nr;
   Index4 begin, extent;
   for (std::size_t i = 4; i-- > 0; number /= chunks_[i]) {
     begin[i] = number % chunks_[i] * chunk_[i];
     extent[i] = std::min(chunk_[i], size_[i] - begin[i]);
   }
   const View& packed = swap_ ? o.x : o.y;
-  Index5 at{0, g * cn_ + n0, 0, 0, 0}, size{0, n, 0, 0, 0}, step{0, 1, 0, 0, 0};
-  Index panel_step = kernel.nr;
+  Index5 at{0, b.g * cn_ + b.n0, 0, 0, 0}, size{0, b.n, 0, 0, 0}, step{0, 1, 0, 0, 0};
+  Index panel_step = nr;
   for (std::size_t i = 4; i-- > 0; panel_step *= extent[i]) {
     const auto axis = static_cast<std::size_t>(order_[i] == 0 ? 0 : order_[i] + 1);
     at[axis] = begin[i], size[axis] = extent[i], step[axis] = panel_step;
   }
-  if (n < kernel.nr) std::fill(s.panel, s.panel + panel_step, T{});
+  if (b.n < nr) std::fill(s.panel, s.panel + panel_step, T{});
   copy_in(kernels_, s.panel, step, packed.at(at, size));
+  for (Index c = 0; c < b.m; c += copy_rows_) {
+    Block part = b;
+    part.m0 += c, part.m = std::min(copy_rows_, b.m - c);
+    multiply(o, part, begin, extent, s, tiles + c * b.taps * nr, accumulate);
+  }
+}
 
+template <class T>
+void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent,
+                                const Slot& s, T* tiles, bool accumulate) const {
+  const Problem& p = spec_.problem;
+  const auto [g, n0, n, m0, m, t0, taps] = b;
+  const GatherKernel<T>& kernel = this->kernel(n);
   const View& image = swap_ ? o.y : o.x;
   const T* x;
   Index5 stride = image.stride;

@@ -383,18 +383,19 @@ void dots(int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const
 // ------------------------------------------------------------------------------------------------------------- sum
 
 // 64 running sums whatever the vector length, added in the order of a tree: the same on every instruction set.
-template <class T>
-double sum(const T* p, std::int64_t n) {
+template <class T, class S>
+double sum(const void* src, std::int64_t n) {
   constexpr int L = Vec<T>::lanes, N = 64 / L;
+  const S* p = static_cast<const S*>(src);
   V<T> acc[N];
   UNROLL for (int j = 0; j < N; ++j) acc[j] = V<T>{};
-  for (; n >= 64; n -= 64, p += 64) UNROLL for (int j = 0; j < N; ++j) acc[j] += loadu(p + j * L);
+  for (; n >= 64; n -= 64, p += 64) UNROLL for (int j = 0; j < N; ++j) acc[j] += load_vector<T, S>(p + j * L);
   UNROLL for (int j = 0; j < N; ++j) {
     const std::int64_t left = n - j * L;
     if (left >= L)
-      acc[j] += loadu(p + j * L);
+      acc[j] += load_vector<T, S>(p + j * L);
     else if (left > 0)
-      acc[j] += load_part(p + j * L, static_cast<int>(left));
+      acc[j] += load_vector_part<T, S>(p + j * L, static_cast<int>(left));
   }
   UNROLL for (int half = 32; half >= 16; half /= 2) UNROLL for (int j = 0; j < half / L; ++j) acc[j] +=
       acc[j + half / L];
@@ -463,7 +464,9 @@ constexpr KernelSet<T> make_set(const char* name) {
       {CONVBWD_TYPE_LIST(EACH)},
 #undef EACH
       interleave<T>,
-      sum<T>,
+#define EACH(name, type) sum<T, type>,
+      {CONVBWD_TYPE_LIST(EACH)},
+#undef EACH
       peak<T>,
       {Winograd<T, 2, 2, 3, 3>::kernels, Winograd<T, 4, 4, 3, 3>::kernels, Winograd<T, 2, 2, 5, 5>::kernels,
        Winograd<T, 1, 4, 1, 3>::kernels},
