@@ -147,6 +147,20 @@ INLINE V<T> load_vector(const S* p) {
   return decode<T, S>(codes);
 }
 
+#if VECTOR_BYTES == 64
+// Elements where the mask has bits; the others are zero and need not exist.
+template <class S>
+INLINE V<float> load_masked(const S* p, std::uint32_t bits) {
+  const auto mask = static_cast<__mmask16>(bits);
+  if constexpr (sizeof(S) == 1)
+    return decode<float, S>(bits_as<Codes<S, float>>(_mm_maskz_loadu_epi8(mask, p)));
+  else if constexpr (sizeof(S) == 2)
+    return decode<float, S>(bits_as<Codes<S, float>>(_mm256_maskz_loadu_epi16(mask, p)));
+  else
+    return decode<float, S>(bits_as<Codes<S, float>>(_mm512_maskz_loadu_epi32(mask, p)));
+}
+#endif
+
 // The first n of a vector's elements, `step` apart; the others are zero.
 template <class T, class S>
 INLINE V<T> load_vector_part(const S* p, int n, std::ptrdiff_t step = 1) {
@@ -155,15 +169,7 @@ INLINE V<T> load_vector_part(const S* p, int n, std::ptrdiff_t step = 1) {
   }
 #if VECTOR_BYTES == 64
   if constexpr (sizeof(T) == 4 && sizeof(S) <= 4) {
-    const auto mask = static_cast<__mmask16>((1u << n) - 1);
-    if (step == 1) {
-      if constexpr (sizeof(S) == 1)
-        return decode<T, S>(bits_as<Codes<S, T>>(_mm_maskz_loadu_epi8(mask, p)));
-      else if constexpr (sizeof(S) == 2)
-        return decode<T, S>(bits_as<Codes<S, T>>(_mm256_maskz_loadu_epi16(mask, p)));
-      else
-        return decode<T, S>(bits_as<Codes<S, T>>(_mm512_maskz_loadu_epi32(mask, p)));
-    }
+    if (step == 1) return load_masked(p, (1u << n) - 1);
   }
 #endif
   typedef typename InMemory<S>::type Code;
@@ -173,10 +179,9 @@ INLINE V<T> load_vector_part(const S* p, int n, std::ptrdiff_t step = 1) {
   return decode<T, S>(codes);
 }
 
-// The even elements of two vectors.
-template <class T>
-INLINE V<T> every_other(V<T> a, V<T> b) {
-  constexpr int L = Vec<T>::lanes;
+// The even elements of two vectors of L.
+template <int L, class X>
+INLINE X every_other(X a, X b) {
   if constexpr (L == 16)
     return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   else if constexpr (L == 8)
@@ -194,9 +199,22 @@ INLINE void copy_row(T* __restrict dst, const S* s, std::int64_t n, std::ptrdiff
   if (step == 1) {
     for (; i + L <= n; i += L) storeu(dst + i, load_vector<T, S>(s + i));
   } else {
-    if constexpr (__is_same(T, S)) {
-      if (step == 2)  // what lies behind the last element that is read need not exist
-        for (; i + L < n; i += L) storeu<T>(dst + i, every_other<T>(loadu<T>(s + 2 * i), loadu<T>(s + 2 * i + L)));
+    if (step == 2) {  // what lies behind the last element that is read need not exist
+      for (; i + L < n; i += L) {
+        Codes<S, T> pairs[2];
+        __builtin_memcpy(pairs, s + 2 * i, sizeof pairs);
+        storeu(dst + i, decode<T, S>(every_other<L>(pairs[0], pairs[1])));
+      }
+#if VECTOR_BYTES == 64
+      if constexpr (sizeof(T) == 4 && sizeof(S) <= 4) {
+        const int rest = static_cast<int>(n - i);
+        if (rest == 0) return;
+        const std::uint32_t live = (2u << (2 * rest - 2)) - 1;
+        const V<T> low = load_masked(s + 2 * i, live & 0xffffu);
+        const V<T> high = rest > L / 2 ? load_masked(s + 2 * i + L, live >> 16) : V<T>{};
+        return store_part(dst + i, every_other<L>(low, high), rest);
+      }
+#endif
     }
     for (; i + L <= n; i += L) storeu(dst + i, load_vector_part<T, S>(s + i * step, L, step));
   }
@@ -214,11 +232,16 @@ void pad_rows(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, s
               std::int64_t left, std::int64_t width, std::int64_t right) {
   const S* s = static_cast<const S*>(src);
 #if VECTOR_BYTES == 64
-  if constexpr (__is_same(T, S)) {  // short rows in one piece
+  if constexpr (__is_same(T, S) || (sizeof(T) == 4 && sizeof(S) <= 4)) {  // short rows in one piece
     const int total = static_cast<int>(left + width + right);
     if (step == 1 && total <= Vec<T>::lanes) {
       const auto inside = ((1u << width) - 1) << left, all = (1u << total) - 1;
-      for (; rows > 0; --rows, dst += ldd, s += lds) store_lanes(dst, load_lanes(s - left, inside), all);
+      for (; rows > 0; --rows, dst += ldd, s += lds) {
+        if constexpr (__is_same(T, S))
+          store_lanes(dst, load_lanes(s - left, inside), all);
+        else
+          store_lanes(dst, load_masked(s - left, inside), all);
+      }
       return;
     }
   }
