@@ -135,16 +135,20 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
     }
     copy_plane_ = (ceil_div(reach[1] * reach[2] * reach[3], kernels_.lanes) | 1) * kernels_.lanes;
     copy_images_ = reach[0];
-    // No fewer than fill the kernel's tile.
-    const Index mr = ceil_div(kernels_.gather[vectors - 1].mr, taps_);
-    const Index fit = kCopyBytes / (copy_images_ * copy_plane_ * static_cast<Index>(sizeof(T)));
-    copy_rows_ = std::min(rows_, std::max<Index>(1, fit / mr) * mr);
   }
-  Carver slot;
-  carve(slot);
   const Index tasks = p.groups * row_blocks_ * tap_blocks_ * column_blocks_ * slabs_;
   const Index tiles = slabs_ > 1 ? tasks * round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) : 0;
-  return share(tasks, tiles, static_cast<Index>(slot.used()), least_slots_);
+  const Index least = ceil_div(kernels_.gather[vectors - 1].mr, taps_);  // rows that fill the kernel's tile
+  for (const Index bytes : {kCopyBytes, Index{0}}) {
+    if (copy_) {
+      const Index fit = bytes / (copy_images_ * copy_plane_ * static_cast<Index>(sizeof(T)));
+      copy_rows_ = std::min(rows_, std::max<Index>(1, fit / least) * least);
+    }
+    Carver slot;
+    carve(slot);
+    if (share(tasks, tiles, static_cast<Index>(slot.used()), least_slots_)) return true;
+  }
+  return false;
 }
 
 template <class T>
@@ -164,8 +168,10 @@ bool GatherWeights<T>::search() {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, item = static_cast<Index>(sizeof(T)), budget = static_cast<Index>(spec_.budget);
   int widest = widest_block(kernels_, cn_);
-  // Chunks and slabs fix the order of sums: they depend on the shape alone. Panels may take a third of the budget.
-  const auto affordable = [&](int v) { return budget / 3 / (v * lanes * item); };
+  // Chunks and slabs fix the order of sums: they depend on the shape alone. Panels may take a third of the budget, half
+  // of that where copies of the image lie beside them.
+  const Index part = copy_ ? 2 : 1;
+  const auto affordable = [&](int v) { return budget / 3 / part / (v * lanes * item); };
   const Index volume = p.n * p.y_plane();
   while (widest > 1 && affordable(widest) < std::min(kLeastPixels, volume)) --widest;
   Index pixels = std::min(kChunkPixels, affordable(widest));
@@ -186,7 +192,7 @@ bool GatherWeights<T>::search() {
   const Index parts = std::max<Index>(1, full_tile / kTileBytes);
   if (results * parts < kMinTasks && chunk_count_ > 1) {
     const Index wanted = std::min(chunk_count_, ceil_div(kMinTasks, results * parts));
-    const Index room = budget / 2 / std::max<Index>(1, results * full_tile);
+    const Index room = budget / 2 / part / std::max<Index>(1, results * full_tile);
     slabs_ = std::max<Index>(1, std::min(wanted, room));
   }
   for (int v = widest; v >= 1; --v) {

@@ -284,7 +284,9 @@ double Matrix::nanoseconds() const {
   }
   const double images = of(p.n, p.groups, boxes_);
   const double copies = layout_.mode == Mode::shared ? 1 : static_cast<double>(ceil_div(panels_, layout_.panels));
-  const double source = of(cs_, planes_.channel()) * (0.08 * image_terms_ + row_cost(maps_)) * copies;
+  const double plane = of(planes_.channel()) * (0.08 * image_terms_ + row_cost(maps_)) +
+                       plane_cost((to_x_ ? spec_.operands.y : spec_.operands.x).dtype, planes_);
+  const double source = of(cs_) * plane * copies;
   const double weights = of(panels_, blocks_, panel_block(), p.groups) * (0.1 + 0.25 / weight_terms_);
   const double repeats = layout_.mode == Mode::packed ? 1 : of(boxes_, batches_);
   // In place, put together from phases, or most of them zeros that are written all at once.

@@ -44,6 +44,12 @@ constexpr double kDenseRow = 0.13, kStridedRow = 0.7;
 
 inline double row_cost(const std::array<AxisMap, 3>& maps) { return maps[2].src_step > 1 ? kStridedRow : kDenseRow; }
 
+/// Of bringing in an image's plane for splitting, besides that of its elements: what is not float32 is widened to a
+/// buffer first, each remainder by the strides in a call of its own.
+inline double plane_cost(DType t, const Planes& planes) {
+  return t == DType::float32 ? 0 : 27 * static_cast<double>(planes.parts());
+}
+
 /// Calls for so many rows or columns: those of no more than 16 take little more than half of the time.
 inline double blocks_of(Index n) {
   const Index rest = n % kRows;

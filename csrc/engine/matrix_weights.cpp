@@ -228,8 +228,10 @@ double MatrixWeights::estimate() const {
   // Strided rows of small boxes come from many pages.
   const double pages = maps_[2].src_step > 1 ? 200 : 0;
   const double x =
-      of(rounds, m_blocks_, p.ci, batch_) * (of(x_pixels_) * (0.06 * pairings_ * x_terms_ + row_cost(maps_)) + pages);
-  const double y = of(rounds, n_blocks_, p.co, batch_, y_.channel()) * (0.1 * y_terms_ + kDenseRow);
+      of(rounds, m_blocks_, p.ci, batch_) * (of(x_pixels_) * (0.06 * pairings_ * x_terms_ + row_cost(maps_)) + pages +
+                                             plane_cost(spec_.operands.x.dtype, x_));
+  const double y = of(rounds, n_blocks_, p.co, batch_) *
+                   (of(y_.channel()) * (0.1 * y_terms_ + kDenseRow) + plane_cost(spec_.operands.y.dtype, y_));
   const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.2 + 0.3 * static_cast<double>(slabs_ - 1));
   return blocks * (27 * unit_.product * of(steps, products) + 110) + x + y + stored + 2000;
 }

@@ -205,7 +205,14 @@ inline double direct_nanoseconds(const PassSpec& spec, int lanes) {
   const double w = static_cast<double>(p.groups * p.ci * p.co * p.taps());
   const Index columns = spec.unknown == Unknown::x ? p.ci : p.co;
   const double wasted = static_cast<double>(round_up(columns, lanes)) / static_cast<double>(columns);
-  const double time = p.products() / lanes * 0.18 * (columns > lanes ? wasted : 1) + 2000;
+  double time = p.products() / lanes * 0.18 * (columns > lanes ? wasted : 1) + 2000;
+  // What is not of the compute type is copied, once for each block of channels (patches have those of all taps).
+  const bool of_y = spec.unknown == Unknown::x, patches = of_y && p.stride == p.w;
+  if (const DType t = (of_y ? spec.operands.y : spec.operands.x).dtype; t != DType::float32 && t != DType::float64) {
+    const double planes = images * static_cast<double>(of_y ? p.co * p.y[0] : p.ci * p.x[0]);
+    const Index blocks = ceil_div(columns * (patches ? p.taps() : 1), 4 * lanes);
+    time += static_cast<double>(blocks) * (15 * planes + 0.1 * (of_y ? y : x)) + 0.3 * w;
+  }
   if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + 0.8 * w;
   const double pixels = spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
   if (spec.unknown == Unknown::y || p.stride[2] == 1) return time + pixels + 0.4 * w;
