@@ -211,7 +211,7 @@ inline double direct_nanoseconds(const PassSpec& spec, int lanes) {
   if (const DType t = (of_y ? spec.operands.y : spec.operands.x).dtype; t != DType::float32 && t != DType::float64) {
     const double planes = images * static_cast<double>(of_y ? p.co * p.y[0] : p.ci * p.x[0]);
     const Index blocks = ceil_div(columns * (patches ? p.taps() : 1), 4 * lanes);
-    time += static_cast<double>(blocks) * (15 * planes + 0.1 * (of_y ? y : x)) + 0.3 * w;
+    time += static_cast<double>(blocks) * ((spec.unknown == Unknown::w ? 8 : 15) * planes + 0.1 * (of_y ? y : x));
   }
   if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + 0.8 * w;
   const double pixels = spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;

@@ -83,6 +83,15 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
                   T* dst) const {
   const auto pad = k.pad[static_cast<int>(image.dtype)];
   const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
+  const auto whole = [&](const Range& r, std::size_t a) { return r.begin == 0 && r.end == extent_[a]; };
+  if (this->parts() == 1 && image.plain() && step_w == 1 && whole(parts->d, 0) && whole(parts->h, 1) &&
+      whole(parts->w, 2) && (extent_[1] == 1 || step_h == row()) &&
+      (extent_[0] == 1 || axes_[0].step * image.stride[2] == plane())) {  // without borders, as it lies in memory
+    const Index length = extent_[0] * plane(), at = n * image.stride[0] + c * image.stride[1] + parts->at;
+    pad(dst, channel_, advance(image.data, image.dtype, at), image.stride[1], 1, channels, 0, length,
+        channel_ - length);
+    return std::fill(dst + channels * channel_, dst + channels * channel_ + kSlack, T{});
+  }
   for (Index channel = 0; channel < channels; ++channel, dst += channel_) {
     each_plane(image, parts, n, c + channel, [&](Index place, Index origin, const Part* p) {
       T *const to = dst + place, *const end = to + plane();
