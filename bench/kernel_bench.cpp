@@ -137,8 +137,8 @@ void interleave(benchmark::State& state, const KernelSet<T>& set) {
 }
 
 /// sum and peak: one number of many.
-template <class T, class R>
-void reduce(benchmark::State& state, R (*kernel)(const T*, std::int64_t)) {
+template <class T, class Kernel>
+void reduce(benchmark::State& state, Kernel kernel) {
   const std::vector<T> src = numbers<T>(kPixels);
   for (auto _ : state) benchmark::DoNotOptimize(kernel(src.data(), kPixels));
   state.SetItemsProcessed(state.iterations() * kPixels);
@@ -219,8 +219,9 @@ void register_set(const KernelSet<T>& set) {
     add(std::string("pad/") + name_of(t), pad<T>, set, t);
   }
   add("interleave", interleave<T>, set);
-  add("sum", reduce<T, double>, set.sum);
-  add("peak", reduce<T, T>, set.peak);
+  const auto sum = set.sum[static_cast<int>(sizeof(T) == 8 ? DType::float64 : DType::float32)];
+  add("sum", reduce<T, decltype(sum)>, sum);
+  add("peak", reduce<T, decltype(set.peak)>, set.peak);
   using W = Winograd<T>;
   for (int i = 0; i < static_cast<int>(std::size(set.winograd)); ++i) {
     const WinogradKernels<T>& w = set.winograd[i];

@@ -144,12 +144,12 @@ TEST_P(Gather, BlocksAreSummedOnTheirOwn) {
   const auto check = [i = GetParam().number](const auto& set, auto zero) {
     using T = decltype(zero);
     const GatherKernel<T>& kernel = set.blocked[i];
-    std::vector<T> x(32, T{1}), b(static_cast<std::size_t>(kernel.nr), T{1}), c(b.size());
+    std::vector<T> x(64, T{1}), b(static_cast<std::size_t>(kernel.nr), T{1}), c(b.size());
     x[0] = 2 / std::numeric_limits<T>::epsilon();
     const std::ptrdiff_t row = 0, crow = 0;
-    const Segment segment{0, 0, 32};
+    const Segment segment{0, 0, 64};
     kernel.run(1, x.data(), &row, 1, &segment, 1, b.data(), 0, c.data(), &crow, false);
-    for (const T sum : c) EXPECT_EQ(sum, x[0] + 16);
+    for (const T sum : c) EXPECT_EQ(sum, x[0] + 32);
   };
   if (GetParam().wide)
     check(kernel_set<double>(GetParam().isa), double{});

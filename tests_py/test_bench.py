@@ -212,7 +212,7 @@ def test_turns_alternate():
     assert times.tolist() == [[1.0] * 4, [1e-9] * 4]
     names = "".join(name for name, _ in order)
     assert names == "aabb" + "ab" + "ba" + "ab" + "ba"  # the first calls, then the rounds
-    assert order[4:6] == [("a", 2), ("b", 500)]
+    assert order[4:6] == [("a", 4), ("b", 500)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
