@@ -296,16 +296,19 @@ bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weigh
 template <class T>
 bool Gather<T>::plan() {
   lay_out(densely(spec_.operands));
-  // Two slots where they fit, whatever the number of threads is: tiles do not depend on it.
-  for (least_slots_ = 2; !search(); --least_slots_)
-    if (least_slots_ == 1) return false;
+  // Two slots where they fit and cost little more, whatever the number of threads is: tiles do not depend on it.
+  const double two = search(2), one = two == 0 || (!prepack_ && !weights_in_place_) ? search(1) : two;
+  if (one == 0) return false;
+  if (two > 0 && two < 1.5 * one) search(2);
   lay_out(spec_.operands);
   configure(channels_, pixels_, prepack_, weights_in_place_ && weights_may_stay_);
   return true;
 }
 
+// The estimate of what is set, in the units of `cost`; 0 where nothing fits.
 template <class T>
-bool Gather<T>::search() {
+double Gather<T>::search(Index least_slots) {
+  least_slots_ = least_slots;
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, budget = static_cast<Index>(spec_.budget);
   const Index item = static_cast<Index>(sizeof(T));
@@ -330,6 +333,12 @@ bool Gather<T>::search() {
   const auto unit = [&] { return std::max<Index>(1, vectors_ * lanes / members); };
   const auto unit_bytes = [&] { return round_up(unit() * members, lanes) * item * std::max<Index>(1, live_sets); };
   const auto boxes = [&] { return boxes_ * p.groups; };
+  // Time of a product with every column, and of packing that often, for all pixels.
+  const Index columns = cd_ * members;
+  const auto cost = [&](Index packs) {
+    return static_cast<double>(volume * column_cost(kernels_, columns, vectors_)) * kProduct / 8 +
+           static_cast<double>(packs * columns) * kPacked;
+  };
   for (; vectors_ >= 1; --vectors_) {
     // Much work is cut into tasks enough.
     const Index cut = p.products() < kMuchWork ? 1 : ceil_div(kMinTasks / 2, p.groups * ceil_div(cd_, unit()));
@@ -338,12 +347,11 @@ bool Gather<T>::search() {
     Index channels = std::max<Index>(1, kTileBytes / (unit_bytes() * part)) * unit();
     if (boxes() * ceil_div(cd_, channels) < kMinTasks) channels = unit();
     // Enough boxes to pay for panels that all of them share.
-    if (volume > part && configure(channels, part, true, false)) return true;
-    if (weights_may_stay_ && volume <= kFewPixels && configure(channels, pixels, false, true)) return true;
+    if (volume > part && configure(channels, part, true, false)) return cost(1);
+    if (weights_may_stay_ && volume <= kFewPixels && configure(channels, pixels, false, true)) return cost(0);
   }
   // Else few boxes, each with its own panels: the larger the box, the less packing, the wider the block, the faster the
   // kernel.
-  const Index columns = cd_ * members;
   double least = 0;
   Index best_pixels = 0;
   int best_vectors = 0;
@@ -358,15 +366,15 @@ bool Gather<T>::search() {
         if (in_place ? !weights_may_stay_ || px > pixels : px > std::max(pixels, kOwnTileBytes / unit_bytes()))
           continue;
         if (!configure(unit(), px, false, in_place)) continue;
-        const double products = static_cast<double>(volume * column_cost(kernels_, columns, vectors_)) * kProduct / 8;
-        const double cost = products + (in_place ? 0 : static_cast<double>(boxes_ * columns) * kPacked);
-        if (least > 0 && cost >= least) continue;
-        least = cost, best_pixels = px, best_vectors = vectors_, best_in_place = in_place;
+        const double time = cost(in_place ? 0 : boxes_);
+        if (least > 0 && time >= least) continue;
+        least = time, best_pixels = px, best_vectors = vectors_, best_in_place = in_place;
       }
   }
-  if (least == 0) return false;
+  if (least == 0) return 0;
   vectors_ = best_vectors;
-  return configure(unit(), best_pixels, false, best_in_place);
+  configure(unit(), best_pixels, false, best_in_place);
+  return least;
 }
 
 template <class T>

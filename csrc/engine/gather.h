@@ -53,7 +53,7 @@ class Gather final : public SlottedPass {
     Stream<T>* streams;
   };
 
-  bool search();
+  double search(Index least_slots);
   void lay_out(const Operands& o);
   bool configure(Index channels, Index pixels, bool prepack, bool weights_in_place);
   void set_box(Index pixels);
@@ -94,7 +94,7 @@ class Gather final : public SlottedPass {
   void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
   // Products of a straight sum. Blocked ones take about 3 % longer (Sapphire Rapids); straight sums of 96 and more had
   // errors up to 5.9 times those of PyTorch.
-  static constexpr Index kStraight = 96;
+  static constexpr Index kStraight = 64;
   // Pixels of a line that is converted; not a power of two, so that lines do not share places of the cache.
   Index line() const { return std::min<Index>(240, round_up(box_q_[0] * box_q_[1] * box_q_[2], kernels_.lanes)); }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }

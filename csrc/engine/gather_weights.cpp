@@ -15,6 +15,7 @@ constexpr Index kChunkPixels = 512;      // products of a chunk: the panel stays
 constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside the panel
 constexpr Index kLeastPixels = 32;       // of a chunk: below, narrower columns are better
 constexpr Index kCopyBytes = 32 << 10;   // of the image that are copied at a time: stay in L1 beside the panel's rows
+constexpr Index kStraight = 48;          // products that are not summed in blocks
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
 
@@ -53,7 +54,9 @@ class GatherWeights final : public SlottedPass {
                 bool accumulate) const;
   void store(const Operands& o, const Block& b, const T* tiles, T* lines) const;
   // A straight sum over a chunk has up to 3 times PyTorch's error, a blocked one takes 3 % longer (Sapphire Rapids).
-  const GatherKernel<T>& kernel(Index columns) const { return kernels_.blocked[ceil_div(columns, kernels_.lanes) - 1]; }
+  const GatherKernel<T>& kernel(Index columns) const {
+    return (chunk_pixels_ > kStraight ? kernels_.blocked : kernels_.gather)[ceil_div(columns, kernels_.lanes) - 1];
+  }
   Index width() const { return vectors_ * kernels_.lanes; }
 
   const KernelSet<T>& kernels_;
@@ -168,10 +171,8 @@ bool GatherWeights<T>::search() {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, item = static_cast<Index>(sizeof(T)), budget = static_cast<Index>(spec_.budget);
   int widest = widest_block(kernels_, cn_);
-  // Chunks and slabs fix the order of sums: they depend on the shape alone. Panels may take a third of the budget, half
-  // of that where copies of the image lie beside them.
-  const Index part = copy_ ? 2 : 1;
-  const auto affordable = [&](int v) { return budget / 3 / part / (v * lanes * item); };
+  // Chunks and slabs fix the order of sums: they depend on the shape alone. Panels may take a third of the budget.
+  const auto affordable = [&](int v) { return budget / 3 / (v * lanes * item); };
   const Index volume = p.n * p.y_plane();
   while (widest > 1 && affordable(widest) < std::min(kLeastPixels, volume)) --widest;
   Index pixels = std::min(kChunkPixels, affordable(widest));
@@ -192,7 +193,7 @@ bool GatherWeights<T>::search() {
   const Index parts = std::max<Index>(1, full_tile / kTileBytes);
   if (results * parts < kMinTasks && chunk_count_ > 1) {
     const Index wanted = std::min(chunk_count_, ceil_div(kMinTasks, results * parts));
-    const Index room = budget / 2 / part / std::max<Index>(1, results * full_tile);
+    const Index room = budget / 2 / std::max<Index>(1, results * full_tile);
     slabs_ = std::max<Index>(1, std::min(wanted, room));
   }
   for (int v = widest; v >= 1; --v) {

@@ -203,8 +203,8 @@ void interleave(T* __restrict dst, const T* even, const T* odd, std::int64_t n) 
 // Products of a blocked kernel's short sum: 16 and 32 have the same error in sums of 512 and more, 16 twice the cost.
 constexpr std::int64_t kStraight = 32;
 
-// With kBlock, so many products are summed in registers at a time, and those sums in (first-level cache) memory. Short
-// segments are summed to their end: to cut them costs more than it gains.
+// With kBlock, so many products are summed in registers at a time, and those sums in (first-level cache) memory. Blocks
+// go on from segment to segment: how many segments pixels make depends on the layout, the order of sums must not.
 template <class T, int M, int NV, int kBlock>
 void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
                  const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
@@ -222,7 +222,7 @@ void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, co
     const T* q = b + seg->b;
     std::ptrdiff_t o = 0;
     for (std::int64_t left = seg->len, part; left > 0; left -= part) {
-      part = kBlock && kBlock < left ? kBlock : left;
+      part = kBlock && room < left ? room : left;
       for (std::int64_t k = part; k > 0; --k, o += xstep, q += bstep) {
         V<T> v[NV];
         UNROLL for (int j = 0; j < NV; ++j) {
