@@ -22,7 +22,8 @@ std::vector<Candidate> candidates(PassSpec spec, Algorithm algorithm);
 
 /// The first of them.
 std::unique_ptr<Pass> choose(const PassSpec& spec, Algorithm algorithm);
-/// Why that one, unless the reference was asked for: what it and the others are expected to take, and what would take less but is refused.
+/// Why that one, unless the reference was asked for: what it and the others are expected to take, and what would take
+/// less but is refused.
 std::string reason(const PassSpec& spec, Algorithm algorithm);
 
 }  // namespace convbwd
