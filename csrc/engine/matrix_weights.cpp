@@ -1,6 +1,9 @@
 // Unknown w: see matrix.h. Rows of a product are output channels, columns are input channels, and the sum runs over the
 // pixels of y, laid out like a zero-bordered flat copy of x, with zeros between its rows. A tap moves x by some pixels:
 // as the unit takes them in pairs, by whole rows of its tiles, in one of two copies that pair them differently.
+#include <tuple>
+#include <utility>
+
 #include "engine/matrix.h"
 #include "engine/weights_out.h"
 
@@ -104,20 +107,20 @@ bool MatrixWeights::plan() {
     return true;
   };
   // Boxes, which decide the order of sums, are those for two threads whatever the number is. Blocks are not in it.
-  Index3 best_box = box_;
-  Index best_batch = batch_;
+  const std::pair largest{box_, batch_};
+  auto best = largest;
   double least = 0;
-  for (const Index threads : {2, 1}) {
+  for (Index threads = 2; threads > 0 && least == 0; --threads) {
+    std::tie(box_, batch_) = largest;
     do {
       set_box();
       const double time = set_tile(threads);
-      if (time > 0 && (least == 0 || time < least)) least = time, best_box = box_, best_batch = batch_;
+      if (time > 0 && (least == 0 || time < least)) least = time, best = {box_, batch_};
       if (least > 0 && time > 1.2 * least) break;
     } while (shrink_box());
-    if (least > 0) break;
   }
   if (least == 0) return false;
-  box_ = best_box, batch_ = best_batch;
+  std::tie(box_, batch_) = best;
   set_box();
   nanoseconds_ = set_tile(1);
   for (Index threads = spec_.threads; set_tile(threads) == 0; --threads) {
