@@ -219,8 +219,7 @@ void register_set(const KernelSet<T>& set) {
     add(std::string("pad/") + name_of(t), pad<T>, set, t);
   }
   add("interleave", interleave<T>, set);
-  const auto sum = set.sum[static_cast<int>(sizeof(T) == 8 ? DType::float64 : DType::float32)];
-  add("sum", reduce<T, decltype(sum)>, sum);
+  add("sum", reduce<T, decltype(set.sum)>, set.sum);
   add("peak", reduce<T, decltype(set.peak)>, set.peak);
   using W = Winograd<T>;
   for (int i = 0; i < static_cast<int>(std::size(set.winograd)); ++i) {

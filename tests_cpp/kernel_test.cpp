@@ -405,19 +405,11 @@ TEST_P(Kernels, InterleaveAlternates) {
 TEST_P(Kernels, SumIsTheSameEverywhere) {
   with_set([](const auto& set, auto zero) {
     using T = decltype(zero);
-    static constexpr double (*kPlain[])(const void*, std::int64_t) = {
-#define EACH(name, type) plain::sum<T, type>,
-        CONVBWD_TYPE_LIST(EACH)
-#undef EACH
-    };
     Random random(6);
-    for (int type = 0; type < kTypes; ++type) {
-      const auto dtype = static_cast<DType>(type);
-      for (std::int64_t n = 0; n < 200; ++n) {
-        GuardedBuffer v(static_cast<std::size_t>(n) * size_of(dtype), size_of(dtype));
-        for (std::int64_t i = 0; i < n; ++i) test::set(v.data(), dtype, i, random.real(-1, 1));
-        ASSERT_EQ(set.sum[type](v.data(), n), kPlain[type](v.data(), n)) << name_of(dtype) << ' ' << n;
-      }
+    for (std::int64_t n = 0; n < 200; ++n) {
+      std::vector<T> v;
+      for (std::int64_t i = 0; i < n; ++i) v.push_back(static_cast<T>(random.real(-1, 1)));
+      ASSERT_EQ(set.sum(v.data(), n), plain::sum(v.data(), n)) << n;
     }
   });
 }

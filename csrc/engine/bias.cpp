@@ -31,7 +31,6 @@ class BiasGradient final : public Pass {
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
-    const auto sum = kernels_.sum[static_cast<int>(in_place_ ? o.y.dtype : compute_dtype<T>)];
     parallel_for(tasks_, slots_, [&](Index i, int slot) {
       const Index c0 = i * group_, channels = std::min(group_, size_[1] - c0);
       T* copy = reinterpret_cast<T*>(workspace + slot * slot_bytes_);
@@ -43,11 +42,16 @@ class BiasGradient final : public Pass {
               const Index rows = std::min(rows_, size_[3] - h), width = std::min(width_, size_[4] - w);
               const Index5 at{n, c0, d, h, w};
               if (in_place_) {
-                total[0] += sum(advance(o.y.data, o.y.dtype, o.y.offset(at)), rows * width);
+                const void* const block = advance(o.y.data, o.y.dtype, o.y.offset(at));
+                T values[kBlock];
+                if (o.y.dtype != compute_dtype<T>)
+                  kernels_.load[static_cast<int>(o.y.dtype)](values, block, rows * width);
+                total[0] +=
+                    kernels_.sum(o.y.dtype == compute_dtype<T> ? static_cast<const T*>(block) : values, rows * width);
                 continue;
               }
               copy_in(kernels_, copy, {0, rows * width, 0, width, 1}, o.y.at(at, {1, channels, 1, rows, width}));
-              for (Index c = 0; c < channels; ++c) total[c] += sum(copy + c * rows * width, rows * width);
+              for (Index c = 0; c < channels; ++c) total[c] += kernels_.sum(copy + c * rows * width, rows * width);
             }
       for (Index c = 0; c < channels; ++c)
         kernel_set<double>(Isa::generic)

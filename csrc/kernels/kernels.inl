@@ -163,22 +163,20 @@ template <class T, class S>
 void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src, const std::ptrdiff_t* row,
                std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols) {
   constexpr int L = Vec<T>::lanes;
+  if (rows_out <= 0 || cols <= 0) return;
   const S* s = static_cast<const S*>(src);
-  std::int64_t tap = 0;
-  if (period == 1 && ldd > lds) {  // far apart: write along one page after the other
-    for (std::int64_t k0 = 0; k0 < cols; k0 += L)
-      for (int r0 = 0; r0 < rows_out; r0 += L) {
-        std::ptrdiff_t outer = k0 * ldd + r0;
-        transpose_block<T, S>(dst, 1, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0,
-                              cols - k0 < L ? static_cast<int>(cols - k0) : L, tap, outer);
-      }
-    return;
-  }
-  for (int r0 = 0; r0 < rows_out; r0 += L, tap = 0) {
-    std::ptrdiff_t outer = r0;
-    for (std::int64_t k0 = 0; k0 < cols; k0 += L)
-      transpose_block<T, S>(dst, period, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0,
-                            cols - k0 < L ? static_cast<int>(cols - k0) : L, tap, outer);
+  const bool far = period == 1 && ldd > lds;  // write along one page after the other
+  std::int64_t k0 = 0, tap = 0;
+  std::ptrdiff_t outer = 0;
+  for (int r0 = 0; r0 < rows_out && k0 < cols;) {  // one place that holds the square: it is large
+    if (far || k0 == 0) outer = k0 * ldd + r0, tap = 0;
+    transpose_block<T, S>(dst, period, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0,
+                          cols - k0 < L ? static_cast<int>(cols - k0) : L, tap, outer);
+    if (far) {
+      if ((r0 += L) >= rows_out) r0 = 0, k0 += L;
+    } else {
+      if ((k0 += L) >= cols) k0 = 0, r0 += L;
+    }
   }
 }
 
@@ -383,27 +381,27 @@ void dots(int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const
 // ------------------------------------------------------------------------------------------------------------- sum
 
 // 64 running sums whatever the vector length, added in the order of a tree: the same on every instruction set.
-template <class T, class S>
-double sum(const void* src, std::int64_t n) {
+template <class T>
+double sum(const T* p, std::int64_t n) {
   constexpr int L = Vec<T>::lanes, N = 64 / L;
-  const S* p = static_cast<const S*>(src);
   V<T> acc[N];
   UNROLL for (int j = 0; j < N; ++j) acc[j] = V<T>{};
-  for (; n >= 64; n -= 64, p += 64) UNROLL for (int j = 0; j < N; ++j) acc[j] += load_vector<T, S>(p + j * L);
+  for (; n >= 64; n -= 64, p += 64) UNROLL for (int j = 0; j < N; ++j) acc[j] += loadu(p + j * L);
   UNROLL for (int j = 0; j < N; ++j) {
     const std::int64_t left = n - j * L;
     if (left >= L)
-      acc[j] += load_vector<T, S>(p + j * L);
+      acc[j] += loadu(p + j * L);
     else if (left > 0)
-      acc[j] += load_vector_part<T, S>(p + j * L, static_cast<int>(left));
+      acc[j] += load_part(p + j * L, static_cast<int>(left));
   }
-  UNROLL for (int half = 32; half >= 16; half /= 2) UNROLL for (int j = 0; j < half / L; ++j) acc[j] +=
-      acc[j + half / L];
-  alignas(VECTOR_BYTES) T t[16];
-  UNROLL for (int j = 0; j < 16 / L; ++j) storeu(t + j * L, acc[j]);
+  alignas(VECTOR_BYTES) T t[64];
+  UNROLL for (int j = 0; j < N; ++j) storeu(t + j * L, acc[j]);
+  for (int half = 32; half >= 16; half /= 2)
+    for (int j = 0; j < half; j += L) storeu(t + j, loadu(t + j) + loadu(t + j + half));
   double total[8];
   UNROLL for (int j = 0; j < 8; ++j) total[j] = static_cast<double>(t[j]) + static_cast<double>(t[j + 8]);
-  UNROLL for (int half = 4; half > 0; half /= 2) UNROLL for (int j = 0; j < half; ++j) total[j] += total[j + half];
+  for (int half = 4; half > 0; half /= 2)
+    for (int j = 0; j < half; ++j) total[j] += total[j + half];
   return total[0];
 }
 
@@ -464,9 +462,7 @@ constexpr KernelSet<T> make_set(const char* name) {
       {CONVBWD_TYPE_LIST(EACH)},
 #undef EACH
       interleave<T>,
-#define EACH(name, type) sum<T, type>,
-      {CONVBWD_TYPE_LIST(EACH)},
-#undef EACH
+      sum<T>,
       peak<T>,
       {Winograd<T, 2, 2, 3, 3>::kernels, Winograd<T, 4, 4, 3, 3>::kernels, Winograd<T, 2, 2, 5, 5>::kernels,
        Winograd<T, 1, 4, 1, 3>::kernels},

@@ -140,10 +140,10 @@ void interleave(T* dst, const T* even, const T* odd, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) dst[2 * i] = even[i], dst[2 * i + 1] = odd[i];
 }
 
-template <class T, class S>
-double sum(const void* p, std::int64_t n) {
+template <class T>
+double sum(const T* p, std::int64_t n) {
   T sums[64] = {};
-  for (std::int64_t i = 0; i < n; ++i) sums[i % 64] += static_cast<T>(widen(static_cast<const S*>(p)[i]));
+  for (std::int64_t i = 0; i < n; ++i) sums[i % 64] += p[i];
   for (int half = 32; half >= 16; half /= 2)
     for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
   double total[16];
@@ -191,12 +191,12 @@ const KernelSet<T>& set(const char* name) {
     };
     const auto convert = [&]<class S>(int t, S) {
       k.transpose[t] = transpose<T, S>, k.pad[t] = pad<T, S>, k.load[t] = load<T, S>, k.store[t] = store<T, S>;
-      k.sum[t] = sum<T, S>;
     };
     int t = 0;
 #define CONVBWD_CONVERT(name, type) convert(t++, type{});
     CONVBWD_TYPE_LIST(CONVBWD_CONVERT)
 #undef CONVBWD_CONVERT
+    k.sum = sum<T>;
     k.interleave = interleave<T>;
     return k;
   }();
