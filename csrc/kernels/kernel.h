@@ -107,7 +107,7 @@ struct KernelSet {
   const char* name;
   int lanes;
   GatherKernel<T> gather[4];   // by nr / lanes - 1; unused entries are null
-  GatherKernel<T> blocked[4];  // the same, but a call's sum is formed of sums of about 32 products
+  GatherKernel<T> blocked[4];  // the same, but a call's sum is formed of sums of 32 products
   int gather_count;
   bool any_bstep;  // false where bstep must be nr: weights cannot be read in place
   RowsFn<T> rows;
