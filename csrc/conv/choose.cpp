@@ -10,6 +10,7 @@
 #include "base/cpu.h"
 #include "conv/problem.h"
 #include "engine/blas.h"
+#include "engine/estimate.h"
 #include "kernels/list.h"
 
 namespace convbwd {
@@ -42,22 +43,6 @@ bool few_channels(const PassSpec& spec) {
     width *= static_cast<Index>(members);
   }
   return width <= kFewChannels;
-}
-
-// Time of a pointwise pass whose vectors run along pixels in place, fitted as that of direct passes is, and to 20 %; 0
-// where it is never the quickest: many results of few sums are written slowly, many sources fall on the same cache
-// sets.
-template <class T>
-double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
-  const Problem& p = spec.problem;
-  const bool to_x = spec.unknown == Unknown::x;
-  const Index source = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
-  if (!p.pointwise() || spec.unknown == Unknown::w || results > 2 * source || p.y_plane() < 32 * kernels.lanes)
-    return 0;
-  const double images = static_cast<double>(p.n * p.groups * p.y_plane());
-  const double rows = static_cast<double>(round_up(results, kernels.rows_mr)) * std::max(1.0, source / 96.0);
-  return 2000 +
-         images * (0.235 * rows * static_cast<double>(source) / kernels.lanes + 0.15 * static_cast<double>(results));
 }
 
 template <class T>
@@ -142,7 +127,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const bool asked = algorithm == Algorithm::matrix || algorithm == Algorithm::winograd;
   if (!asked && algorithm != Algorithm::blas)
     add(spec.unknown == Unknown::w ? make_lanes_weights(spec, native) : make_lanes(spec, native));
-  if (const double time = in_rows_nanoseconds(spec, native); time > 0 && automatic && !few)
+  if (const double time = in_rows_nanoseconds(spec, native.lanes, native.rows_mr); time > 0 && automatic && !few)
     if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))
     if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && unit_may)

@@ -44,10 +44,9 @@ class BiasGradient final : public Pass {
               if (in_place_) {
                 const void* const block = advance(o.y.data, o.y.dtype, o.y.offset(at));
                 T values[kBlock];
-                if (o.y.dtype != compute_dtype<T>)
-                  kernels_.load[static_cast<int>(o.y.dtype)](values, block, rows * width);
-                total[0] +=
-                    kernels_.sum(o.y.dtype == compute_dtype<T> ? static_cast<const T*>(block) : values, rows * width);
+                const bool wide = o.y.dtype == compute_dtype<T>;
+                if (!wide) load_row(kernels_, values, block, o.y.dtype, 1, rows * width);
+                total[0] += kernels_.sum(wide ? static_cast<const T*>(block) : values, rows * width);
                 continue;
               }
               copy_in(kernels_, copy, {0, rows * width, 0, width, 1}, o.y.at(at, {1, channels, 1, rows, width}));

@@ -3,6 +3,8 @@
 
 #include <sstream>
 
+#include "engine/estimate.h"
+
 namespace convbwd {
 namespace {
 
@@ -270,13 +272,13 @@ void Gather<T>::set_box(Index pixels) {
 }
 
 template <class T>
-bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weights_in_place) {
-  channels_ = std::min(channels, cd_);
-  pixels_ = pixels;
+bool Gather<T>::configure(const Tiling& tiling) {
+  vectors_ = tiling.vectors;
+  channels_ = std::min(tiling.channels, cd_);
   blocks_ = ceil_div(cd_, channels_);
-  set_box(pixels);
-  prepack_ = prepack;
-  weights_in_place_ = weights_in_place;
+  set_box(tiling.pixels);
+  prepack_ = tiling.weights == Weights::packed_once;
+  weights_in_place_ = tiling.weights == Weights::in_place;
   if (copy_) {
     Index plane = 1;
     for (int a = 0; a < 3; ++a)
@@ -290,37 +292,43 @@ bool Gather<T>::configure(Index channels, Index pixels, bool prepack, bool weigh
   group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
   const Index panels = prepack_ ? spec_.problem.groups * group_panels_ * cs_ * static_cast<Index>(sizeof(T)) : 0;
   return share(boxes_ * blocks_ * spec_.problem.groups, round_up(panels, 64), static_cast<Index>(slot.used()),
-               least_slots_);
+               tiling.slots);
 }
 
 template <class T>
 bool Gather<T>::plan() {
   lay_out(densely(spec_.operands));
   // Two slots where they fit and cost little more, whatever the number of threads is: tiles do not depend on it.
-  const double two = search(2), one = two == 0 || (!prepack_ && !weights_in_place_) ? search(1) : two;
-  if (one == 0) return false;
-  if (two > 0 && two < 1.5 * one) search(2);
+  Tiling tiling = search(2);
+  if (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks)
+    if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= 1.5 * one.time) tiling = one;
+  if (tiling.time == 0) return false;
   lay_out(spec_.operands);
-  configure(channels_, pixels_, prepack_, weights_in_place_ && weights_may_stay_);
+  if (tiling.weights == Weights::in_place && !weights_may_stay_) tiling.weights = Weights::packed_by_tasks;
+  configure(tiling);
   return true;
 }
 
-// The estimate of what is set, in the units of `cost`; 0 where nothing fits.
+// The tiling of least time of those that leave room for so many slots; its time is 0 where nothing fits.
 template <class T>
-double Gather<T>::search(Index least_slots) {
-  least_slots_ = least_slots;
+typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, budget = static_cast<Index>(spec_.budget);
   const Index item = static_cast<Index>(sizeof(T));
   Index members = 1, live_sets = 0;
   for (const PhaseSet& s : sets_)
     if (s.taps) members = std::max(members, s.members), ++live_sets;
-  vectors_ = widest_block(kernels_, cd_ * members);
+  const int widest = widest_block(kernels_, cd_ * members);
+  // Channels of a block of so many vectors, and bytes that its results take for each pixel.
+  const auto unit = [&](int vectors) { return std::max<Index>(1, vectors * lanes / members); };
+  const auto unit_bytes = [&](int vectors) {
+    return round_up(unit(vectors) * members, lanes) * item * std::max<Index>(1, live_sets);
+  };
   // The chunk fixes the order of sums: it depends on the shape alone.
   const auto affordable = [&](Index channels) {
     return budget / 4 / item / std::max<Index>(1, panel_columns(channels));
   };
-  Index chunk = affordable(std::max<Index>(1, vectors_ * lanes / members));
+  Index chunk = affordable(unit(widest));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
   chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
   const Index kept = spec_.sums[3];
@@ -328,53 +336,45 @@ double Gather<T>::search(Index least_slots) {
   blocked_ = kept > 0 ? kept % 2 == 1 : chunk_ * max_taps_ > kStraight;
   const Index image = count_[0] * count_[1] * count_[2], volume = p.n * image;
   const Index pixels = std::max<Index>(64, kBoxPixels / std::max<Index>(1, live_sets / 2));
-  // Channels of a block of so many vectors, and bytes that its results take for each pixel.
-  const int widest = vectors_;
-  const auto unit = [&] { return std::max<Index>(1, vectors_ * lanes / members); };
-  const auto unit_bytes = [&] { return round_up(unit() * members, lanes) * item * std::max<Index>(1, live_sets); };
-  const auto boxes = [&] { return boxes_ * p.groups; };
   // Time of a product with every column, and of packing that often, for all pixels.
   const Index columns = cd_ * members;
-  const auto cost = [&](Index packs) {
-    return static_cast<double>(volume * column_cost(kernels_, columns, vectors_)) * kProduct / 8 +
+  const auto time = [&](int vectors, Index packs) {
+    return static_cast<double>(volume * column_cost(kernels_, columns, vectors)) * kProduct / 8 +
            static_cast<double>(packs * columns) * kPacked;
   };
-  for (; vectors_ >= 1; --vectors_) {
+  for (int v = widest; v >= 1; --v) {
     // Much work is cut into tasks enough.
-    const Index cut = p.products() < kMuchWork ? 1 : ceil_div(kMinTasks / 2, p.groups * ceil_div(cd_, unit()));
+    const Index cut = p.products() < kMuchWork ? 1 : ceil_div(kMinTasks / 2, p.groups * ceil_div(cd_, unit(v)));
     const Index part = std::clamp<Index>(ceil_div(volume, cut), 64, pixels);
     set_box(part);
-    Index channels = std::max<Index>(1, kTileBytes / (unit_bytes() * part)) * unit();
-    if (boxes() * ceil_div(cd_, channels) < kMinTasks) channels = unit();
+    Index channels = std::max<Index>(1, kTileBytes / (unit_bytes(v) * part)) * unit(v);
+    if (boxes_ * p.groups * ceil_div(cd_, channels) < kMinTasks) channels = unit(v);
     // Enough boxes to pay for panels that all of them share.
-    if (volume > part && configure(channels, part, true, false)) return cost(1);
-    if (weights_may_stay_ && volume <= kFewPixels && configure(channels, pixels, false, true)) return cost(0);
+    const Tiling shared{slots, v, channels, part, Weights::packed_once, time(v, 1)};
+    if (volume > part && configure(shared)) return shared;
+    const Tiling in_place{slots, v, channels, pixels, Weights::in_place, time(v, 0)};
+    if (weights_may_stay_ && volume <= kFewPixels && configure(in_place)) return in_place;
   }
   // Else few boxes, each with its own panels: the larger the box, the less packing, the wider the block, the faster the
   // kernel.
-  double least = 0;
-  Index best_pixels = 0;
-  int best_vectors = 0;
-  bool best_in_place = false;
+  Tiling best;
   for (Index parts = 1, last = 0; last != kLeastPixels; parts += ceil_div(parts, 2)) {
     const Index px =
         std::max(kLeastPixels, parts <= p.n ? ceil_div(p.n, parts) * image : ceil_div(image, ceil_div(parts, p.n)));
     if (px == last) continue;
     last = px;
-    for (vectors_ = widest; vectors_ >= 1; --vectors_)
-      for (const bool in_place : {false, true}) {
-        if (in_place ? !weights_may_stay_ || px > pixels : px > std::max(pixels, kOwnTileBytes / unit_bytes()))
+    for (int v = widest; v >= 1; --v)
+      for (const Weights weights : {Weights::packed_by_tasks, Weights::in_place}) {
+        const bool in_place = weights == Weights::in_place;
+        if (in_place ? !weights_may_stay_ || px > pixels : px > std::max(pixels, kOwnTileBytes / unit_bytes(v)))
           continue;
-        if (!configure(unit(), px, false, in_place)) continue;
-        const double time = cost(in_place ? 0 : boxes_);
-        if (least > 0 && time >= least) continue;
-        least = time, best_pixels = px, best_vectors = vectors_, best_in_place = in_place;
+        Tiling tiling{slots, v, unit(v), px, weights, 0};
+        if (!configure(tiling)) continue;
+        tiling.time = time(v, in_place ? 0 : boxes_);
+        if (best.time == 0 || tiling.time < best.time) best = tiling;
       }
   }
-  if (least == 0) return 0;
-  vectors_ = best_vectors;
-  configure(unit(), best_pixels, false, best_in_place);
-  return least;
+  return best;
 }
 
 template <class T>

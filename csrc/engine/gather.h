@@ -53,9 +53,19 @@ class Gather final : public SlottedPass {
     Stream<T>* streams;
   };
 
-  double search(Index least_slots);
+  enum class Weights : std::uint8_t { in_place, packed_once, packed_by_tasks };
+  // What fits so many slots, and what it is expected to take.
+  struct Tiling {
+    Index slots = 1;
+    int vectors = 1;  // of a block of columns
+    Index channels = 1, pixels = 1;
+    Weights weights = Weights::in_place;
+    double time = 0;
+  };
+
+  Tiling search(Index slots);
   void lay_out(const Operands& o);
-  bool configure(Index channels, Index pixels, bool prepack, bool weights_in_place);
+  bool configure(const Tiling& tiling);
   void set_box(Index pixels);
   Slot carve(Carver& carver) const;
   Index set_pixels(const PhaseSet& s, const Box& b) const {
@@ -92,9 +102,9 @@ class Gather final : public SlottedPass {
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
   void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
-  // Products of a straight sum. Blocked ones take about 3 % longer (Sapphire Rapids); straight sums of 96 and more had
-  // errors up to 5.9 times those of PyTorch.
-  static constexpr Index kStraight = 64;
+  // Products of a straight sum. Blocked ones take about 3 % longer (Sapphire Rapids); straight sums of 64 had errors up
+  // to 1.6 times those of PyTorch, of 96 and more up to 5.9 times.
+  static constexpr Index kStraight = 48;
   // Pixels of a line that is converted; not a power of two, so that lines do not share places of the cache.
   Index line() const { return std::min<Index>(240, round_up(box_q_[0] * box_q_[1] * box_q_[2], kernels_.lanes)); }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
@@ -118,7 +128,7 @@ class Gather final : public SlottedPass {
   bool converts_ = false;         // by way of short lines, which are then rounded to the destination's type
   bool weights_may_stay_ = false, weights_in_place_ = false, prepack_ = false;
   Index copy_plane_ = 0, group_panels_ = 0;
-  Index least_slots_ = 1, chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1, pixels_ = 1;
+  Index chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1;
   Index box_n_ = 1, boxes_ = 1;
   Index3 box_q_{1, 1, 1};
 };

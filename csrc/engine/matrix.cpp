@@ -129,6 +129,7 @@ Matrix::Matrix(const PassSpec& spec, const KernelSet<float>& kernels, const Matr
 }
 
 bool Matrix::plan() {
+  if (spec_.problem.depthwise()) return false;  // one source channel of the 32 of a step
   Index members = 1;
   for (const PhaseSet& s : sets_) {
     if (s.taps == 0) continue;

@@ -85,6 +85,7 @@ MatrixWeights::MatrixWeights(const PassSpec& spec, const KernelSet<float>& kerne
 
 bool MatrixWeights::plan() {
   const Problem& p = spec_.problem;
+  if (p.depthwise()) return false;
   direct_ = make_gather_weights(spec_, kernels_);
   if (!direct_) return false;
   box_[0] = 1;

@@ -162,66 +162,6 @@ class Carver {
   Index used_ = 0;
 };
 
-/// What a pixel of so many columns costs by the gathering kernel of v vectors, in eighths of a full vector. The weights
-/// are ratios of measured speeds (6x4 : 8x3 : 8x2 : 8x1 vectors, AVX-512).
-template <class T>
-Index column_cost(const KernelSet<T>& k, Index columns, int v) {
-  Index cost = 0;
-  for (Index n = columns; n > 0; n -= v * k.lanes) {
-    const Index used = std::min<Index>(v, ceil_div(n, k.lanes));
-    cost += used * 8 + (used == 1 ? 3 : used == 2 ? 1 : 0);
-  }
-  return cost;
-}
-
-/// Vectors of the gathering kernel that serves so many columns best: wide ones load less for each product, as long as
-/// few of their lanes are idle. No more than there are columns for: panels take room.
-template <class T>
-int widest_block(const KernelSet<T>& k, Index columns) {
-  int widest = 1;
-  for (int v = 2; v <= k.gather_count && (v - 1) * k.lanes < columns; ++v)
-    if (column_cost(k, columns, v) <= column_cost(k, columns, widest)) widest = v;
-  return widest;
-}
-
-/// Time that rows and dots take on one thread for depthwise problems, fitted like the one below. Their vectors lie
-/// across cache lines, their rows have borders, and small planes are mostly overhead.
-inline double depthwise_nanoseconds(const Problem& p, int lanes) {
-  const double pixels = static_cast<double>(p.x_plane() + p.y_plane());
-  const double row = 1 + static_cast<double>((p.w[2] - 1) * p.dilation[2]) / static_cast<double>(p.y[2] * p.stride[2]);
-  const double strided = p.stride[1] * p.stride[2] > 1 ? 110 + 0.12 * pixels : 0;
-  return 2000 + p.products() / lanes * 0.4 * row +
-         static_cast<double>(p.n * p.groups) * (60 + 0.19 * pixels + 0.4 * static_cast<double>(p.taps()) + strided);
-}
-
-/// Time that a direct pass takes on one thread, good to 30 %: fitted to the 129 shapes of the benchmark on a Sapphire
-/// Rapids, AVX-512 float32, where a vector's products take 0.18 ns.
-inline double direct_nanoseconds(const PassSpec& spec, int lanes) {
-  const Problem& p = spec.problem;
-  if (p.depthwise()) return depthwise_nanoseconds(p, lanes);
-  const double images = static_cast<double>(p.n * p.groups);
-  const double x = images * static_cast<double>(p.ci * p.x_plane()),
-               y = images * static_cast<double>(p.co * p.y_plane());
-  const double w = static_cast<double>(p.groups * p.ci * p.co * p.taps());
-  const Index columns = spec.unknown == Unknown::x ? p.ci : p.co;
-  const double wasted = static_cast<double>(round_up(columns, lanes)) / static_cast<double>(columns);
-  double time = p.products() / lanes * 0.18 * (columns > lanes ? wasted : 1) + 2000;
-  // What is not of the compute type is copied, once for each block of channels (patches have those of all taps).
-  const bool of_y = spec.unknown == Unknown::x, patches = of_y && p.stride == p.w;
-  if (const DType t = (of_y ? spec.operands.y : spec.operands.x).dtype; t != DType::float32 && t != DType::float64) {
-    const double planes = images * static_cast<double>(of_y ? p.co * p.y[0] : p.ci * p.x[0]);
-    const Index blocks = ceil_div(columns * (patches ? p.taps() : 1), 4 * lanes);
-    time += static_cast<double>(blocks) * ((spec.unknown == Unknown::w ? 8 : 15) * planes + 0.1 * (of_y ? y : x));
-  }
-  if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + 0.8 * w;
-  const double pixels = spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
-  if (spec.unknown == Unknown::y || p.stride[2] == 1) return time + pixels + 0.4 * w;
-  // Phases have fewer pixels each, and rows put together from them, if they are short, take longer than their pixels.
-  const double rows =
-      images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1]));
-  return 1.15 * (time + pixels + 0.4 * w) + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
-}
-
 inline AxisSizes axis_sizes(const Problem& p, int a) {
   const auto i = static_cast<std::size_t>(a);
   return {p.x[i], p.y[i], p.w[i], p.stride[i], p.dilation[i], p.pad_before[i]};

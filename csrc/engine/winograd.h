@@ -14,6 +14,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "engine/estimate.h"
 #include "engine/pass.h"
 #include "format/copy.h"
 

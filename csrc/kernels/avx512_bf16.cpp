@@ -8,9 +8,8 @@ namespace convbwd {
 
 namespace {
 
-// Steps of one pair of terms whose sums stay in registers: as many additions in a row as AMX makes, which sums even and
-// odd products apart. Each further pair is as many more.
-constexpr std::int64_t kLongest = 8;
+// Steps whose sums stay in registers: longer chains of additions lose accuracy.
+constexpr std::int64_t kLongest = 4;
 constexpr int kHeight = 8;  // rows of results in registers, beside two vectors of columns
 
 // R rows of N times 16 columns over steps [begin, end).
@@ -20,9 +19,12 @@ void block(const MatrixCall& call, const char* a, const char* b, float* c, std::
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i)
     for (int j = 0; j < N; ++j) sum[i][j] = _mm512_setzero_ps();
-  for (std::int64_t s = begin; s < end; ++s)
-    for (int ta = 0; ta < call.a.terms; ++ta)
-      for (int tb = 0; tb < call.b.terms && ta + tb <= 2; ++tb) {
+  // Small terms first: only the products of the largest ones are rounded as coarsely as the sum.
+  for (int both = 2; both >= 0; --both)
+    for (int ta = 0; ta < call.a.terms && ta <= both; ++ta) {
+      const int tb = both - ta;
+      if (tb >= call.b.terms) continue;
+      for (std::int64_t s = begin; s < end; ++s) {
         const char *at = a + call.a.at[s] + ta * call.a.term, *bt = b + call.b.at[s] + tb * call.b.term;
         for (int k = 0; k < 16; ++k, at += 4, bt += call.b.row) {
           __m512bh pairs[N];
@@ -38,6 +40,7 @@ void block(const MatrixCall& call, const char* a, const char* b, float* c, std::
           }
         }
       }
+    }
   const bool first = begin == 0 && !call.accumulate;
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i)
@@ -53,21 +56,18 @@ void multiply(const MatrixCall& call) {
                                       std::int64_t) = {
       {block<1, 1>, block<2, 1>, block<3, 1>, block<4, 1>, block<5, 1>, block<6, 1>, block<7, 1>, block<8, 1>},
       {block<1, 2>, block<2, 2>, block<3, 2>, block<4, 2>, block<5, 2>, block<6, 2>, block<7, 2>, block<8, 2>}};
-  int pairs = 0;
-  for (int i = 0; i < call.a.terms; ++i) pairs += call.b.terms < 3 - i ? call.b.terms : 3 - i;
-  const std::int64_t longest = pairs < kLongest ? kLongest / pairs : 1;
   for (std::int64_t begin = 0; begin < call.steps; begin += call.stretch) {
     const std::int64_t end = begin + call.stretch < call.steps ? begin + call.stretch : call.steps;
     for (std::int64_t j = 0; j < call.columns; j += 32)
       for (std::int64_t t = 0; t < call.shifts; ++t)
-        for (std::int64_t s = begin; s < end; s += longest)
+        for (std::int64_t s = begin; s < end; s += kLongest)
           for (int i = 0; i < call.rows; i += kHeight) {
             const char* a = static_cast<const char*>(call.a.data) + i / 16 * call.a.tile + i % 16 * call.a.row;
             const char* b =
                 static_cast<const char*>(call.b.data) + j / 16 * call.b.tile + (call.shift ? call.shift[t] : 0);
             const int rows = call.rows - i < kHeight ? call.rows - i : kHeight;
             table[j + 16 < call.columns][rows - 1](call, a, b, call.c + t * call.shift_c + i * call.ldc + j, s,
-                                                   s + longest < end ? s + longest : end);
+                                                   s + kLongest < end ? s + kLongest : end);
           }
   }
 }

@@ -1,0 +1,54 @@
+#include "engine/estimate.h"
+
+namespace convbwd {
+namespace {
+
+// Time that rows and dots take on one thread for depthwise problems, fitted like direct_nanoseconds. Their vectors lie
+// across cache lines, their rows have borders, and small planes are mostly overhead.
+double depthwise_nanoseconds(const Problem& p, int lanes) {
+  const double pixels = static_cast<double>(p.x_plane() + p.y_plane());
+  const double row = 1 + static_cast<double>((p.w[2] - 1) * p.dilation[2]) / static_cast<double>(p.y[2] * p.stride[2]);
+  const double strided = p.stride[1] * p.stride[2] > 1 ? 110 + 0.12 * pixels : 0;
+  return 2000 + p.products() / lanes * 0.4 * row +
+         static_cast<double>(p.n * p.groups) * (60 + 0.19 * pixels + 0.4 * static_cast<double>(p.taps()) + strided);
+}
+
+}  // namespace
+
+double direct_nanoseconds(const PassSpec& spec, int lanes) {
+  const Problem& p = spec.problem;
+  if (p.depthwise()) return depthwise_nanoseconds(p, lanes);
+  const double images = static_cast<double>(p.n * p.groups);
+  const double x = images * static_cast<double>(p.ci * p.x_plane()),
+               y = images * static_cast<double>(p.co * p.y_plane());
+  const double w = static_cast<double>(p.groups * p.ci * p.co * p.taps());
+  const Index columns = spec.unknown == Unknown::x ? p.ci : p.co;
+  const double wasted = static_cast<double>(round_up(columns, lanes)) / static_cast<double>(columns);
+  double time = p.products() / lanes * 0.18 * (columns > lanes ? wasted : 1) + 2000;
+  // What is not of the compute type is copied, once for each block of channels (patches have those of all taps).
+  const bool of_y = spec.unknown == Unknown::x, patches = of_y && p.stride == p.w;
+  if (const DType t = (of_y ? spec.operands.y : spec.operands.x).dtype; t != DType::float32 && t != DType::float64) {
+    const double planes = images * static_cast<double>(of_y ? p.co * p.y[0] : p.ci * p.x[0]);
+    const Index blocks = ceil_div(columns * (patches ? p.taps() : 1), 4 * lanes);
+    time += static_cast<double>(blocks) * ((spec.unknown == Unknown::w ? 8 : 15) * planes + 0.1 * (of_y ? y : x));
+  }
+  if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + 0.8 * w;
+  const double pixels = spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
+  if (spec.unknown == Unknown::y || p.stride[2] == 1) return time + pixels + 0.4 * w;
+  // Phases have fewer pixels each, and rows put together from them, if they are short, take longer than their pixels.
+  const double rows =
+      images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1]));
+  return 1.15 * (time + pixels + 0.4 * w) + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
+}
+
+double in_rows_nanoseconds(const PassSpec& spec, int lanes, int rows_mr) {
+  const Problem& p = spec.problem;
+  const bool to_x = spec.unknown == Unknown::x;
+  const Index source = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
+  if (!p.pointwise() || spec.unknown == Unknown::w || results > 2 * source || p.y_plane() < 32 * lanes) return 0;
+  const double images = static_cast<double>(p.n * p.groups * p.y_plane());
+  const double rows = static_cast<double>(round_up(results, rows_mr)) * std::max(1.0, source / 96.0);
+  return 2000 + images * (0.235 * rows * static_cast<double>(source) / lanes + 0.15 * static_cast<double>(results));
+}
+
+}  // namespace convbwd
