@@ -1,5 +1,6 @@
 // The bias gradient: one sum for each channel, in an order that depends on the shape alone. Blocks of whole rows are
-// summed in the compute type by 64 interleaved sums, blocks are added in double.
+// summed in the compute type by 64 interleaved sums, those of a few elements in double one after the other; blocks are
+// added in double.
 #include "engine/pass.h"
 #include "format/copy.h"
 #include "kernels/list.h"
@@ -8,6 +9,8 @@ namespace convbwd {
 namespace {
 
 constexpr Index kBlock = 1024;  // elements of a block: short sums stay accurate
+constexpr Index kFew = 16;      // elements that take no longer one after the other
+constexpr Index kGroup = 16;    // channels of a task, where there is little to do for each, and of a copy
 
 template <class T>
 class BiasGradient final : public Pass {
@@ -17,10 +20,11 @@ class BiasGradient final : public Pass {
     rows_ = std::max<Index>(1, kBlock / size_[4]);
     rows_ = std::min(rows_, size_[3]);
     in_place_ = y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
-    group_ = !in_place_ && y.stride[1] == 1 ? std::min<Index>(16, size_[1]) : 1;  // channels that one copy takes
+    const Index plane = size_[0] * size_[2] * size_[3] * size_[4];
+    const bool together = in_place_ ? plane < kBlock : y.stride[1] == 1;
+    group_ = together ? std::min(kGroup, size_[1]) : 1;
     tasks_ = ceil_div(size_[1], group_);
-    slots_ = static_cast<int>(
-        std::max<Index>(1, std::min<Index>(threads, size_[0] * size_[2] * size_[3] * size_[4] * size_[1] >> 16)));
+    slots_ = static_cast<int>(std::max<Index>(1, std::min<Index>(threads, plane * size_[1] >> 16)));
     slot_bytes_ = in_place_ ? 0 : round_up(group_ * rows_ * width_ * static_cast<Index>(sizeof(T)), 64);
   }
 
@@ -34,32 +38,39 @@ class BiasGradient final : public Pass {
     parallel_for(tasks_, slots_, [&](Index i, int slot) {
       const Index c0 = i * group_, channels = std::min(group_, size_[1] - c0);
       T* copy = reinterpret_cast<T*>(workspace + slot * slot_bytes_);
-      double total[16] = {};
+      double total[kGroup] = {};
       for (Index n = 0; n < size_[0]; ++n)
         for (Index d = 0; d < size_[2]; ++d)
           for (Index h = 0; h < size_[3]; h += rows_)
             for (Index w = 0; w < size_[4]; w += width_) {
               const Index rows = std::min(rows_, size_[3] - h), width = std::min(width_, size_[4] - w);
-              const Index5 at{n, c0, d, h, w};
-              if (in_place_) {
-                const void* const block = advance(o.y.data, o.y.dtype, o.y.offset(at));
-                T values[kBlock];
-                const bool wide = o.y.dtype == compute_dtype<T>;
-                if (!wide) load_row(kernels_, values, block, o.y.dtype, 1, rows * width);
-                total[0] += kernels_.sum(wide ? static_cast<const T*>(block) : values, rows * width);
-                continue;
-              }
-              copy_in(kernels_, copy, {0, rows * width, 0, width, 1}, o.y.at(at, {1, channels, 1, rows, width}));
-              for (Index c = 0; c < channels; ++c) total[c] += kernels_.sum(copy + c * rows * width, rows * width);
+              if (!in_place_)
+                copy_in(kernels_, copy, {0, rows * width, 0, width, 1},
+                        o.y.at({n, c0, d, h, w}, {1, channels, 1, rows, width}));
+              for (Index c = 0; c < channels; ++c)
+                total[c] += in_place_ ? sum(o.y, {n, c0 + c, d, h, w}, rows * width)
+                                      : sum(copy + c * rows * width, rows * width);
             }
-      for (Index c = 0; c < channels; ++c)
-        kernel_set<double>(Isa::generic)
-            .store[static_cast<int>(o.bias.dtype)](advance(o.bias.data, o.bias.dtype, (c0 + c) * o.bias.stride[1]),
-                                                   &total[c], 1);
+      store_row(kernel_set<double>(Isa::generic), advance(o.bias.data, o.bias.dtype, c0 * o.bias.stride[1]),
+                o.bias.dtype, o.bias.stride[1], total, channels);
     });
   }
 
  private:
+  double sum(const T* p, Index count) const {
+    if (count >= kFew) return kernels_.sum(p, count);
+    double total = 0;
+    for (Index i = 0; i < count; ++i) total += static_cast<double>(p[i]);
+    return total;
+  }
+  double sum(const View& y, const Index5& at, Index count) const {
+    const void* const block = advance(y.data, y.dtype, y.offset(at));
+    if (y.dtype == compute_dtype<T>) return sum(static_cast<const T*>(block), count);
+    T values[kBlock];
+    load_row(kernels_, values, block, y.dtype, 1, count);
+    return sum(values, count);
+  }
+
   Index5 size_;
   const KernelSet<T>& kernels_;
   Index width_, rows_, group_, tasks_, slot_bytes_;

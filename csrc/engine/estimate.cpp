@@ -32,7 +32,7 @@ double direct_nanoseconds(const PassSpec& spec, int lanes) {
     const Index blocks = ceil_div(columns * (patches ? p.taps() : 1), 4 * lanes);
     time += static_cast<double>(blocks) * ((spec.unknown == Unknown::w ? 8 : 15) * planes + 0.1 * (of_y ? y : x));
   }
-  if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + 0.8 * w;
+  if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + (outer_product(p) ? 0.2 : 0.8) * w;
   const double pixels = spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
   if (spec.unknown == Unknown::y || p.stride[2] == 1) return time + pixels + 0.4 * w;
   // Phases have fewer pixels each, and rows put together from them, if they are short, take longer than their pixels.

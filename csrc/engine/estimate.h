@@ -14,6 +14,9 @@ double direct_nanoseconds(const PassSpec& spec, int lanes);
 /// sets.
 double in_rows_nanoseconds(const PassSpec& spec, int lanes, int rows_mr);
 
+/// Whether the weights' gradient is little more than the products of channels: writing it is most of the work.
+inline bool outer_product(const Problem& p) { return p.pointwise() && p.n * p.y_plane() <= 16; }
+
 /// What a pixel of so many columns costs by the gathering kernel of v vectors, in eighths of a full vector. The weights
 /// are ratios of measured speeds (6x4 : 8x3 : 8x2 : 8x1 vectors, AVX-512).
 template <class T>

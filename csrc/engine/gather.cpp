@@ -68,7 +68,7 @@ void Gather<T>::lay_out(const Operands& o) {
   direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.plain() && d.stride[4] == 1;
   converts_ = direct_ && d.dtype != compute_dtype<T>;
   weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> && o.w.plain() &&
-                      o.w.stride[weight_n_] == 1 && cd_ % kernels_.lanes == 0;
+                      o.w.stride[weight_n_] == 1 && cd_ >= kernels_.lanes;
 }
 
 template <class T>
@@ -81,7 +81,7 @@ template <class T>
 typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   Slot s{};
   const Box largest = box(0);
-  Index tiles = 0, pixels = 0, rects = 0, rows = 0, widest = 0, most_members = 1;
+  Index tiles = 0, pixels = 0, rects = 0, rows = 0, widest = 0, members = 1;
   for (std::size_t i = 0; i < sets_.size(); ++i) {
     const PhaseSet& set = sets_[i];
     if (i % maps_[2].phases.size() == 0) rows = 0;
@@ -90,7 +90,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
     tiles += n * round_up(set.columns(channels_), kernels_.lanes);
     pixels += n;
     rects += max_rects_;
-    most_members = std::max(most_members, set.members);
+    members = std::max(members, set.taps * set.members);
     widest = std::max(widest, rows += set.members);
   }
   s.tiles = carver.take<T>(tiles);
@@ -100,10 +100,12 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   s.rect_counts = carver.take<Index>(static_cast<Index>(sets_.size()));
   s.segments = carver.take<Segment>(max_taps_);
   s.bias = carver.take<T>(channels_);
-  s.table = carver.take<T*>(weights_in_place_ ? 0 : spec_.problem.taps());
-  s.member = carver.take<Index>(weights_in_place_ ? 0 : most_members);
-  s.taps = carver.take<T>(weights_in_place_ || one_member_ ? 0 : channels_ * spec_.problem.taps());
-  if (!prepack_ && !weights_in_place_) s.panels = carver.take<T>(chunk_ * panel_columns(channels_));
+  // Of the last block, where weights stay.
+  const Index packed = weights_in_place_ ? packed_columns(cd_ - (blocks_ - 1) * channels_) : channels_;
+  s.table = carver.take<T*>(packed ? spec_.problem.taps() : 0);
+  s.member = carver.take<Index>(packed ? members : 0);
+  s.taps = carver.take<T>(packed && !one_member_ ? packed * spec_.problem.taps() : 0);
+  if (!prepack_) s.panels = carver.take<T>(chunk_ * panel_columns(packed));
   if (copy_) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
   if (!by_runs_) {
     s.rows = carver.take<T>(kernels_.lanes * (converts_ ? line()
@@ -179,15 +181,16 @@ typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const B
 
 template <class T>
 void Gather<T>::multiply(const PhaseSet& s, Index channels, Index pixels, const Rect* rects, Index rect_count,
-                         const Source& x, const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles,
-                         Segment* segments, bool accumulate) const {
+                         const Source& x, const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w,
+                         Index k, T* tiles, Segment* segments, bool accumulate) const {
   const auto& [fd, fh, fw] = s.phase;
   const Index nh = static_cast<Index>(fh->offset.size()), nw = static_cast<Index>(fw->offset.size());
-  each_block(s, channels, [&](Index n0, Index, const GatherKernel<T>& kernel) {
+  each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     std::ptrdiff_t crow[kMaxTileRows];
     for (int i = 0; i < kernel.mr; ++i) crow[i] = static_cast<std::ptrdiff_t>(i) * kernel.nr;
-    const T* panel = weights_in_place_ ? panels + n0 : panels + n0 * s.taps * k;
-    const Index panel_step = weights_in_place_ ? w.stride[weight_k_] : kernel.nr;
+    const bool in_place = weights_in_place_ && n % kernels_.lanes == 0;
+    const T* panel = in_place ? panels + n0 : weights_in_place_ ? packed : panels + n0 * s.taps * k;
+    const Index panel_step = in_place ? w.stride[weight_k_] : kernel.nr;
     for (const Rect* r = rects; r != rects + rect_count; ++r) {
       Index count = 0;
       for (const int td : r->run[0]->inside)
@@ -196,10 +199,9 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, Index pixels, const 
             const auto d = static_cast<std::size_t>(td), h = static_cast<std::size_t>(th),
                        v = static_cast<std::size_t>(tw);
             const Index at = fd->offset[d] * x.stride[2] + fh->offset[h] * x.stride[3] + fw->offset[v] * x.stride[4];
-            const Index b = weights_in_place_
-                                ? fd->members[0].tap[d] * w.stride[2] + fh->members[0].tap[h] * w.stride[3] +
-                                      fw->members[0].tap[v] * w.stride[4]
-                                : ((td * nh + th) * nw + tw) * k * kernel.nr;
+            const Index b = in_place ? fd->members[0].tap[d] * w.stride[2] + fh->members[0].tap[h] * w.stride[3] +
+                                           fw->members[0].tap[v] * w.stride[4]
+                                     : ((td * nh + th) * nw + tw) * k * kernel.nr;
             segments[count++] = {at, b, k};
           }
       for (Index m = r->start; m < r->start + r->count; m += kernel.mr)
@@ -228,12 +230,14 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
       at[weight_n_] += c0;
       at[weight_k_] += k0;
       panels = static_cast<const T*>(w.data) + w.offset(at);
+      if (const Index last = packed_columns(channels)) pack(o, g, c0 + channels - last, last, k0, k, s, s.panels);
     } else if (prepack_) {
       panels = packed + (g * group_panels_ + block * panel_columns(channels_)) * cs_ + k0 * columns;
     } else {
       pack(o, g, c0, channels, k0, k, s, s.panels);
     }
     T* tiles = s.tiles;
+    const T* tail = s.panels;
     std::ptrdiff_t *row = s.row, *pos = s.pos;
     Rect* rects = s.rects;
     for (std::size_t i = 0; i < sets_.size(); ++i) {
@@ -241,9 +245,12 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
       const Index pixels = set_pixels(set, b);
       if (pixels) {
         if (k0 == 0 || copy_) s.rect_counts[i] = list_pixels(set, b, x, row, pos, rects);
-        multiply(set, channels, pixels, rects, s.rect_counts[i], x, row, panels, w, k, tiles, s.segments, k0 > 0);
+        multiply(set, channels, pixels, rects, s.rect_counts[i], x, row, panels, tail, w, k, tiles, s.segments, k0 > 0);
       }
-      if (!weights_in_place_) panels += set.taps * round_up(set.columns(channels), kernels_.lanes) * k;
+      if (weights_in_place_)
+        tail += set.taps * round_up(packed_columns(channels), kernels_.lanes) * k;
+      else
+        panels += set.taps * round_up(set.columns(channels), kernels_.lanes) * k;
       tiles += pixels * round_up(set.columns(channels), kernels_.lanes);
       row += pixels, pos += pixels, rects += set.taps ? max_rects_ : 0;
     }

@@ -78,6 +78,11 @@ class Gather final : public SlottedPass {
     for (const PhaseSet& s : sets_) sum += s.taps * round_up(s.columns(channels), kernels_.lanes);
     return sum;
   }
+  // Columns of the last block of weights that stay in place: it is packed if its last vector reaches beyond them.
+  Index packed_columns(Index channels) const {
+    const Index last = channels % (vectors_ * kernels_.lanes);
+    return last % kernels_.lanes ? last : 0;
+  }
   // Long sums are formed of short ones: straight, they would have several times the error of other libraries'.
   const GatherKernel<T>& kernel(Index columns) const {
     return (blocked_ ? kernels_.blocked : kernels_.gather)[ceil_div(columns, kernels_.lanes) - 1];
@@ -86,14 +91,15 @@ class Gather final : public SlottedPass {
   void each_block(const PhaseSet& s, Index channels, F&& f) const;  // f(first column, columns, kernel)
 
   void pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot, T* panels) const;
-  void pack_block(const View& w, const PhaseSet& s, Index channels, Index n0, Index n, Index nr, Index k,
+  bool list_members(const View& w, const PhaseSet& s, Index* member) const;
+  void pack_block(const View& w, const PhaseSet& s, Index channels, Index n0, Index n, Index nr, Index k, bool dense,
                   const Slot& slot, T* panel) const;
   Index list_pixels(const PhaseSet& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos,
                     Rect* rects) const;
   Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const;
   void multiply(const PhaseSet& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
-                const std::ptrdiff_t* row, const T* panels, const View& w, Index k, T* tiles, Segment* segments,
-                bool accumulate) const;
+                const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k, T* tiles,
+                Segment* segments, bool accumulate) const;
   void store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
   void store_runs(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
                   const std::ptrdiff_t* pos, const Slot& slot) const;

@@ -6,6 +6,7 @@
 namespace convbwd {
 
 constexpr int kMaxColumns = 64;  // of a kernel
+constexpr Index kWidened = 32;   // elements of a row that take no longer to widen than one of them by itself
 
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
 template <class T>
@@ -22,8 +23,9 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   const bool taps_dense = dense_planes(w);
   if (!one_member_ || !taps_dense) {
     for (const PhaseSet& s : sets_) {
+      const bool dense = list_members(w, s, slot.member) && !member_major_;
       each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
-        pack_block(w, s, channels, n0, n, kernel.nr, k, slot, panels + n0 * s.taps * k);
+        pack_block(w, s, channels, n0, n, kernel.nr, k, dense, slot, panels + n0 * s.taps * k);
       });
       panels += s.taps * round_up(s.columns(channels), kernels_.lanes) * k;
     }
@@ -38,6 +40,14 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   std::iota(row, row + kMaxColumns, 0);
   each_block(sets_[0], channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     const void* src = advance(w.data, w.dtype, n0 * sn);
+    if (taps == 1 && sn == 1) {
+      T* to = panels + n0 * k;
+      for (Index c = 0; c < k; ++c, to += kernel.nr) {
+        load_row(kernels_, to, advance(src, w.dtype, c * sk), w.dtype, 1, n);
+        std::fill(to + n, to + kernel.nr, T{});
+      }
+      return;
+    }
     const auto point = [&](Index shift) {
       T* base = panels + shift;
       for (const PhaseSet& s : sets_) {
@@ -57,75 +67,80 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
     for (Index c = 0; c < k; ++c) {
       point(c * kernel.nr);
       const void* from = advance(src, w.dtype, c * sk);
-      if (taps == 1 && sn == 1) {
-        load_row(kernels_, table[0], from, w.dtype, 1, n);
-        std::fill(table[0] + n, table[0] + kernel.nr, T{});
-      } else {
-        transpose(table, taps, 0, from, row, sn, static_cast<int>(n), kernel.nr, taps);
-      }
+      transpose(table, taps, 0, from, row, sn, static_cast<int>(n), kernel.nr, taps);
     }
   });
+}
+
+// Where the weights of each tap and member are in those of a channel, member[tap][member]; whether those of a set
+// follow each other, from channel to channel too.
+template <class T>
+bool Gather<T>::list_members(const View& w, const PhaseSet& s, Index* member) const {
+  const auto& [fd, fh, fw] = s.phase;
+  bool dense = s.taps == 1 && w.stride[4] == 1 && w.stride[weight_n_] == s.members;
+  const Index* const first = member;
+  for (std::size_t td = 0; td < fd->offset.size(); ++td)
+    for (std::size_t th = 0; th < fh->offset.size(); ++th)
+      for (std::size_t tw = 0; tw < fw->offset.size(); ++tw)
+        for (const auto& md : fd->members)
+          for (const auto& mh : fh->members)
+            for (const auto& mw : fw->members) {
+              *member = md.tap[td] * w.stride[2] + mh.tap[th] * w.stride[3] + mw.tap[tw] * w.stride[4];
+              dense &= member == first || *member == member[-1] + 1;
+              ++member;
+            }
+  return dense;
 }
 
 // One panel whose columns are members of a phase, or of weights with any strides.
 template <class T>
 void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Index n0, Index n, Index nr, Index k,
-                           const Slot& slot, T* panel) const {
-  const Problem& p = spec_.problem;
-  const Index sn = w.stride[weight_n_], taps = p.taps();
-  const auto& [fd, fh, fw] = s.phase;
+                           bool dense, const Slot& slot, T* panel) const {
+  const Index sn = w.stride[weight_n_], taps = spec_.problem.taps();
   const bool rows_dense = sn == taps && dense_planes(w);
   // Channels of these columns: where all their taps lie in one row of w, it is loaded as a whole for each k.
   Index pick[kMaxColumns];
   const Index c0 = member_major_ ? 0 : n0 / s.members;
   const Index c1 = member_major_ ? channels : (n0 + n - 1) / s.members + 1;
-  for (std::size_t td = 0; td < fd->offset.size(); ++td)
-    for (std::size_t th = 0; th < fh->offset.size(); ++th)
-      for (std::size_t tw = 0; tw < fw->offset.size(); ++tw) {
-        Index m = 0;
-        bool dense = !member_major_ && w.stride[4] == 1 && sn == s.members;  // columns follow each other in w
-        for (const auto& md : fd->members)
-          for (const auto& mh : fh->members)
-            for (const auto& mw : fw->members) {
-              slot.member[m] = md.tap[td] * w.stride[2] + mh.tap[th] * w.stride[3] + mw.tap[tw] * w.stride[4];
-              dense &= m == 0 || slot.member[m] == slot.member[m - 1] + 1;
-              ++m;
-            }
-        // Where the columns are: in w, or in the row of their channels.
-        Index channel = member_major_ ? n0 % channels : c0, member = member_major_ ? n0 / channels : n0 % s.members;
-        for (Index j = 0; j < n; ++j) {
-          pick[j] = (rows_dense ? (channel - c0) * taps : w.along(weight_n_, channel)) + slot.member[member];
-          if (member_major_) {
-            if (++channel == channels) channel = 0, ++member;
-          } else if (++member == s.members) {
-            member = 0, ++channel;
-          }
-        }
-        for (Index c = 0; c < k; ++c, panel += nr) {
-          const void* from = advance(w.data, w.dtype, w.along(weight_k_, c));
-          std::fill(panel + n, panel + nr, T{});
-          if (dense) {
-            load_row(kernels_, panel, advance(from, w.dtype, n0 + slot.member[0]), w.dtype, 1, n);
-            continue;
-          }
-          if (s.members == 1) {
-            for (Index j = 0, run = 0; j < n; j += run) {
-              run = w.run(weight_n_, n0 + j, n - j);
-              const Index at = w.along(weight_n_, n0 + j) + slot.member[0];
-              load_row(kernels_, panel + j, advance(from, w.dtype, at), w.dtype, sn, run);
-            }
-            continue;
-          }
-          if (rows_dense) {
-            const void* rows = advance(from, w.dtype, c0 * sn);
-            const T* row = w.dtype == compute_dtype<T> ? static_cast<const T*>(rows) : slot.taps;
-            if (row == slot.taps) load_row(kernels_, slot.taps, rows, w.dtype, 1, (c1 - c0) * taps);
-            for (Index j = 0; j < n; ++j) panel[j] = row[pick[j]];
-            continue;
-          }
-          for (Index j = 0; j < n; ++j) load_row(kernels_, panel + j, advance(from, w.dtype, pick[j]), w.dtype, 1, 1);
-        }
+  const bool widens = w.dtype != compute_dtype<T>;
+  const bool in_row = rows_dense && (!widens || (c1 - c0) * taps <= kWidened * n);
+  for (Index tap = 0; tap < s.taps; ++tap) {
+    const Index* const offset = slot.member + tap * s.members;
+    // Where the columns are: in w, or in the row of their channels.
+    Index channel = member_major_ ? n0 % channels : c0, member = member_major_ ? n0 / channels : n0 % s.members;
+    for (Index j = 0; j < n; ++j) {
+      pick[j] = (in_row ? (channel - c0) * taps : w.along(weight_n_, channel)) + offset[member];
+      if (member_major_) {
+        if (++channel == channels) channel = 0, ++member;
+      } else if (++member == s.members) {
+        member = 0, ++channel;
       }
+    }
+    for (Index c = 0; c < k; ++c, panel += nr) {
+      const void* from = advance(w.data, w.dtype, w.along(weight_k_, c));
+      std::fill(panel + n, panel + nr, T{});
+      if (dense) {
+        load_row(kernels_, panel, advance(from, w.dtype, n0 + offset[0]), w.dtype, 1, n);
+        continue;
+      }
+      if (s.members == 1) {
+        for (Index j = 0, run = 0; j < n; j += run) {
+          run = w.run(weight_n_, n0 + j, n - j);
+          const Index at = w.along(weight_n_, n0 + j) + offset[0];
+          load_row(kernels_, panel + j, advance(from, w.dtype, at), w.dtype, sn, run);
+        }
+        continue;
+      }
+      if (in_row) {
+        const void* rows = advance(from, w.dtype, c0 * sn);
+        const T* row = widens ? slot.taps : static_cast<const T*>(rows);
+        if (widens) load_row(kernels_, slot.taps, rows, w.dtype, 1, (c1 - c0) * taps);
+        for (Index j = 0; j < n; ++j) panel[j] = row[pick[j]];
+        continue;
+      }
+      for (Index j = 0; j < n; ++j) load_row(kernels_, panel + j, advance(from, w.dtype, pick[j]), w.dtype, 1, 1);
+    }
+  }
 }
 
 #define CONVBWD_INSTANTIATE(T) \

@@ -46,11 +46,20 @@ class GatherWeights final : public SlottedPass {
   bool search();
   bool configure(int vectors, Index rows, Index taps);
   Slot carve(Carver& carver) const;
-  // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on.
+  // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on; rows of them lie `pitch`
+  // apart.
   struct Block {
-    Index g, n0, n, m0, m, t0, taps;
+    Index g, n0, n, m0, m, t0, taps, pitch;
   };
   Block block_of(Index number) const;
+  // Whether they are formed where they belong: a few products, rows of whole vectors that are rows of w.
+  bool in_place(const View& w, const Block& b) const {
+    return swap_ && slabs_ == 1 && chunk_count_ == 1 && w.dtype == compute_dtype<T> && w.plain() && w.stride[1] == 1 &&
+           b.n % kernels_.lanes == 0;
+  }
+  View weights(const Operands& o, const Block& b) const {
+    return o.w.at({b.g * spec_.problem.co + (swap_ ? b.m0 : b.n0), swap_ ? b.n0 : b.m0, 0, 0, 0}, o.w.size);
+  }
   void sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const;
   void chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles, bool accumulate) const;
   // Adds the products of some rows of channels with the packed panel of a chunk.
@@ -64,7 +73,8 @@ class GatherWeights final : public SlottedPass {
   Index width() const { return vectors_ * kernels_.lanes; }
 
   const KernelSet<T>& kernels_;
-  // A pointwise problem is symmetric: the image with fewer channels is the one to pack.
+  // A pointwise problem is symmetric: the image with fewer channels is the one to pack, or x, where there is little but
+  // results: they are rows of w then.
   bool swap_ = false;
   Index cm_, cn_;
   bool copy_ = false;  // image operand through a tile copy
@@ -83,7 +93,7 @@ template <class T>
 GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels)
     : SlottedPass(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
-  swap_ = p.pointwise() && 2 * p.co > 3 * p.ci && p.ci >= kernels_.lanes;
+  swap_ = p.pointwise() && p.ci >= kernels_.lanes && (2 * p.co > 3 * p.ci || outer_product(p));
   cm_ = swap_ ? p.co : p.ci;
   cn_ = swap_ ? p.ci : p.co;
   copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;
@@ -236,7 +246,7 @@ void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, co
   for (Index c = 0; c < b.m; c += copy_rows_) {
     Block part = b;
     part.m0 += c, part.m = std::min(copy_rows_, b.m - c);
-    multiply(o, part, begin, extent, s, tiles + c * b.taps * nr, accumulate);
+    multiply(o, part, begin, extent, s, tiles + c * b.taps * b.pitch, accumulate);
   }
 }
 
@@ -244,7 +254,7 @@ template <class T>
 void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent,
                                 const Slot& s, T* tiles, bool accumulate) const {
   const Problem& p = spec_.problem;
-  const auto [g, n0, n, m0, m, t0, taps] = b;
+  const auto [g, n0, n, m0, m, t0, taps, pitch] = b;
   const GatherKernel<T>& kernel = this->kernel(n);
   const View& image = swap_ ? o.y : o.x;
   const T* x;
@@ -327,7 +337,7 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
                 if (t < 0 || t >= taps) continue;
                 row[rows] = c * stride[1] + td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] +
                             tw * p.dilation[2] * stride[4];
-                crow[rows] = (c * taps + t) * kernel.nr;
+                crow[rows] = (c * taps + t) * pitch;
                 if (++rows == kernel.mr) flush();
               }
         flush();
@@ -342,8 +352,7 @@ void GatherWeights<T>::sum(const Operands& o, const Block& b, Index slab, const 
 
 template <class T>
 void GatherWeights<T>::store(const Operands& o, const Block& b, const T* tiles, T* lines) const {
-  const View w = o.w.at({b.g * spec_.problem.co + (swap_ ? b.m0 : b.n0), swap_ ? b.n0 : b.m0, 0, 0, 0}, o.w.size);
-  store_weights(kernels_, spec_.problem, w, swap_ ? 0 : 1, {b.m, b.n, b.t0, b.taps, kernel(b.n).nr}, tiles, lines);
+  store_weights(kernels_, spec_.problem, weights(o, b), swap_ ? 0 : 1, {b.m, b.n, b.t0, b.taps, b.pitch}, tiles, lines);
 }
 
 template <class T>
@@ -352,9 +361,13 @@ void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
   const Index pitch = round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
   T* shared = reinterpret_cast<T*>(workspace);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
-    const Block b = block_of(i / slabs_);
+    Block b = block_of(i / slabs_);
     Carver carver(slot(workspace, number));
     const Slot s = carve(carver);
+    if (const View w = weights(o, b); in_place(w, b)) {
+      b.pitch = w.stride[0];
+      return sum(o, b, 0, s, static_cast<T*>(w.data));
+    }
     sum(o, b, i % slabs_, s, slabs_ > 1 ? shared + i * pitch : s.tiles);
     if (slabs_ == 1) store(o, b, s.tiles, s.lines);
   });
@@ -379,6 +392,7 @@ typename GatherWeights<T>::Block GatherWeights<T>::block_of(Index number) const 
   b.n0 = number / tap_blocks_ / row_blocks_ % column_blocks_ * width();
   b.n = std::min(width(), cn_ - b.n0);
   b.g = number / tap_blocks_ / row_blocks_ / column_blocks_;
+  b.pitch = kernel(b.n).nr;
   return b;
 }
 
