@@ -277,6 +277,7 @@ TEST(BiasGradient, SumsEveryChannel) {
   for (const Index5& size : std::vector<Index5>{{1, 1, 1, 1, 1},
                                                 {2, 3, 1, 5, 7},
                                                 {1, 20, 2, 3, 600},
+                                                {1, 40, 1, 2, 3},
                                                 {3, 17, 1, 300, 4},
                                                 {1, 5, 1, 1, 1030},
                                                 {2, 33, 4, 40, 20}})

@@ -27,6 +27,8 @@ inline std::vector<Problem> hard_problems() {
       problem(2, 1, 17, 19, {1, 9, 11}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),
       problem(1, 1, 32, 64, {1, 6, 6}, {1, 1, 1}),  // weights may stay in place
       problem(2, 1, 32, 48, {1, 2, 2}, {1, 1, 1}),
+      problem(3, 2, 41, 37, {1, 1, 2},
+              {1, 1, 1}),  // but for the last of them; rows of the weights' gradient are results
       problem(1, 2, 16, 32, {1, 1, 2}, {1, 1, 2}),
       problem(3, 1, 64, 16, {1, 7, 5}, {1, 1, 1}),
       problem(1, 1, 17, 40, {1, 9, 9}, {1, 1, 1}),                                    // the smaller image is packed
@@ -45,6 +47,7 @@ inline std::vector<Problem> hard_problems() {
       problem(1, 1, 2, 5, {1, 27, 26}, {1, 8, 8}, {1, 9, 8}),   // patches with gaps
       problem(1, 1, 4, 6, {8, 8, 8}, {4, 4, 4}, {4, 4, 4}),
       problem(3, 1, 5, 18, {1, 7, 6}, {1, 7, 6}),  // a single window
+      problem(2, 1, 3, 2, {5, 9, 10}, {6, 9, 11}, {1, 1, 1}, {1, 1, 1}, {1, 0, 1}, {0, 0, 0}),
       problem(2, 1, 3, 4, {1, 9, 4}, {1, 5, 3}, {1, 4, 1}, {1, 1, 1}, {0, 0, 0}, {0, 0, 0}),
       problem(1, 1, 3, 4, {1, 4, 5}, {1, 5, 6}, {1, 1, 1}, {1, 1, 1}, {0, 3, 3}),    // kernels above the image
       problem(1, 1, 2, 3, {1, 2, 1}, {1, 5, 3}, {1, 1, 1}, {1, 3, 2}, {0, 8, 3}),    // taps in padding only
