@@ -20,6 +20,7 @@ constexpr Index kStraight = 48;          // products that are not summed in bloc
 // Short sums over images of a few pixels are formed image by image: 64 products in blocks of 32 had 1.6 times the error
 // of PyTorch, which does so.
 constexpr Index kShort = 128, kFewPixels = 24;
+constexpr double kLittle = 1 << 16;  // products of a problem: more would take noticeably longer
 constexpr Index kMinTasks = 8;
 constexpr int kMaxTileRows = 512;
 
@@ -189,7 +190,7 @@ bool GatherWeights<T>::search() {
   const auto affordable = [&](int v) { return budget / 3 / (v * lanes * item); };
   const Index volume = p.n * p.y_plane();
   while (widest > 1 && affordable(widest) < std::min(kLeastPixels, volume)) --widest;
-  const bool by_image = volume > kStraight && volume <= kShort && p.y_plane() <= kFewPixels;
+  const bool by_image = volume > kStraight && volume <= kShort && p.y_plane() <= kFewPixels && p.products() <= kLittle;
   Index pixels = std::min(by_image ? p.y_plane() : kChunkPixels, affordable(widest));
   if (pixels < 1) return false;
   for (int i = 3; i >= 0; --i) {
