@@ -47,12 +47,15 @@ double direct_nanoseconds(const PassSpec& spec, int lanes) {
     time += static_cast<double>(blocks) * ((spec.unknown == Unknown::w ? 8 : 15) * planes + 0.1 * (of_y ? y : x));
   }
   if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + (outer_product(p) ? 0.2 : 0.8) * w;
-  const double pixels = far_nanoseconds(spec) + (spec.unknown == Unknown::x ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y);
-  if (spec.unknown == Unknown::y || p.stride[2] == 1) return time + pixels + 0.4 * w;
-  // Phases have fewer pixels each, and rows put together from them, if they are short, take longer than their pixels.
+  const double far = far_nanoseconds(spec), pixels = of_y ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
+  if (!of_y || p.stride[2] == 1) return time + far + pixels + 0.4 * w;
+  // Phases have fewer pixels each. All of them are transposed into place together, or else rows are put together from
+  // them, which takes longer than their pixels, if they are short.
+  time *= 1.15;
+  if (columns >= lanes && (p.w[2] == 1 || p.stride[2] < p.w[2])) return time + far + 0.2 * x + 0.1 * y + 0.4 * w;
   const double rows =
       images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1]));
-  return 1.15 * (time + pixels + 0.4 * w) + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
+  return time + 1.15 * (far + pixels + 0.4 * w) + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
 }
 
 double in_rows_nanoseconds(const PassSpec& spec, int lanes, int rows_mr) {

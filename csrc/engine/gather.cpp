@@ -34,7 +34,8 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   sets_ = phase_sets(maps_);
   count_ = most_pixels(maps_);
   for (const PhaseSet& s : sets_) {
-    one_member_ &= s.members == 1;
+    one_member_ &= s.members == 1 || s.taps == 0;
+    holes_ |= s.taps == 0;
     max_taps_ = std::max(max_taps_, s.taps);
   }
   for (int a = 0; a < 3; ++a) {
@@ -54,9 +55,7 @@ template <class T>
 void Gather<T>::lay_out(const Operands& o) {
   const View &d = destination(o), &x = image(o);
   copy_ = x.dtype != compute_dtype<T> || !x.plain();
-  bool taps_everywhere = true, dense_members = d.stride[4] == 1;
-  for (const AxisMap& map : maps_)
-    for (const Phase& f : map.phases) taps_everywhere &= !f.offset.empty();
+  bool dense_members = d.stride[4] == 1;
   for (const Phase& f : maps_[2].phases) {
     dense_members &= f.members.size() >= 8;
     for (std::size_t m = 1; m < f.members.size(); ++m)
@@ -65,7 +64,7 @@ void Gather<T>::lay_out(const Operands& o) {
   // A GEMM may sum a column otherwise at another place of its panel.
   member_major_ = d.stride[1] == 1 && (one_member_ || kernels_.any_bstep);
   by_runs_ = member_major_ || dense_members;
-  direct_ = one_member_ && taps_everywhere && maps_[2].dst_step == 1 && d.plain() && d.stride[4] == 1;
+  direct_ = one_member_ && !by_runs_ && d.plain() && d.stride[4] == 1;
   converts_ = direct_ && d.dtype != compute_dtype<T>;
   weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> && o.w.plain() &&
                       o.w.stride[weight_n_] == 1 && cd_ >= kernels_.lanes;
@@ -93,9 +92,10 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
     members = std::max(members, set.taps * set.members);
     widest = std::max(widest, rows += set.members);
   }
-  s.tiles = carver.take<T>(tiles);
+  const Index3 e = positions(largest);
+  s.tiles = carver.take<T>(direct_ ? (pixels + holes_) * round_up(channels_, kernels_.lanes) : tiles);
   s.row = carver.take<std::ptrdiff_t>(pixels);
-  s.pos = carver.take<std::ptrdiff_t>(pixels);
+  s.pos = carver.take<std::ptrdiff_t>(direct_ ? box_n_ * e[0] * e[1] * e[2] : pixels);
   s.rects = carver.take<Rect>(rects);
   s.rect_counts = carver.take<Index>(static_cast<Index>(sets_.size()));
   s.segments = carver.take<Segment>(max_taps_);
@@ -119,14 +119,17 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
 
 // -------------------------------------------------------------------------------------------------------- a task
 
-// Orders the pixels of a box by the taps that they read; returns the number of rectangles. pos[natural order] is a
-// pixel's place among the tiles, row[place] its offset in the image operand.
+// Orders the pixels of a box by the taps that they read; returns the number of rectangles. A pixel's place among the
+// tiles is `first` + pos[its number among those of its set, or of all positions], row[place] its offset in the image.
 template <class T>
-Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos,
-                             Rect* rects) const {
-  const Index3 e = b.extent(s);
-  Index3 step;
-  for (int a = 0; a < 3; ++a) step[a] = maps_[a].src_step * x.stride[a + 2];
+Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, Index first, std::ptrdiff_t* row,
+                             std::ptrdiff_t* pos, Rect* rects) const {
+  const Index3 e = direct_ ? positions(b) : b.extent(s), extent = b.extent(s);
+  Index3 step, member{}, apart{1, 1, 1};
+  for (std::size_t a = 0; a < 3; ++a) {
+    step[a] = maps_[a].src_step * x.stride[a + 2];
+    if (direct_) member[a] = s.phase[a]->members[0].first, apart[a] = maps_[a].dst_step;
+  }
   Index place = 0, rect_count = 0;
   for (const auto& rd : s.phase[0]->runs)
     for (const auto& rh : s.phase[1]->runs)
@@ -135,18 +138,21 @@ Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, s
         const std::array<const Phase::Run*, 3> run{&rd, &rh, &rw};
         for (int a = 0; a < 3; ++a) {
           from[a] = std::max(run[a]->begin, b.q0[a]);
-          to[a] = std::min(run[a]->end, b.q0[a] + e[a]);
+          to[a] = std::min(run[a]->end, b.q0[a] + extent[a]);
         }
         if (from[0] >= to[0] || from[1] >= to[1] || from[2] >= to[2]) continue;
         const Index start = place;
         for (Index n = 0; n < b.n; ++n)
           for (Index d = from[0]; d < to[0]; ++d)
             for (Index h = from[1]; h < to[1]; ++h) {
-              const Index natural = ((n * e[0] + d - b.q0[0]) * e[1] + h - b.q0[1]) * e[2] - b.q0[2];
+              Index number = ((n * e[0] + member[0] + (d - b.q0[0]) * apart[0]) * e[1] + member[1] +
+                              (h - b.q0[1]) * apart[1]) *
+                                 e[2] +
+                             member[2] + (from[2] - b.q0[2]) * apart[2];
               const Index at = x.shift + n * x.stride[0] + d * step[0] + h * step[1];
-              for (Index w = from[2]; w < to[2]; ++w, ++place) {
+              for (Index w = from[2]; w < to[2]; ++w, ++place, number += apart[2]) {
                 row[place] = at + w * step[2];
-                pos[natural + w] = place;
+                pos[number] = first + place;
               }
             }
         rects[rect_count++] = {start, place - start, run};
@@ -180,12 +186,12 @@ typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const B
 }
 
 template <class T>
-void Gather<T>::multiply(const PhaseSet& s, Index channels, Index pixels, const Rect* rects, Index rect_count,
-                         const Source& x, const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w,
-                         Index k, T* tiles, Segment* segments, bool accumulate) const {
+void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, Index rect_count, const Source& x,
+                         const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k,
+                         const Tiles& tiles, Segment* segments, bool accumulate) const {
   const auto& [fd, fh, fw] = s.phase;
   const Index nh = static_cast<Index>(fh->offset.size()), nw = static_cast<Index>(fw->offset.size());
-  each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+  each_block(s.columns(channels), [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     std::ptrdiff_t crow[kMaxTileRows];
     for (int i = 0; i < kernel.mr; ++i) crow[i] = static_cast<std::ptrdiff_t>(i) * kernel.nr;
     const bool in_place = weights_in_place_ && n % kernels_.lanes == 0;
@@ -206,7 +212,8 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, Index pixels, const 
           }
       for (Index m = r->start; m < r->start + r->count; m += kernel.mr)
         kernel.run(static_cast<int>(std::min<Index>(kernel.mr, r->start + r->count - m)), x.data, row + m, x.stride[1],
-                   segments, count, panel, panel_step, tiles + pixels * n0 + m * kernel.nr, crow, accumulate);
+                   segments, count, panel, panel_step, tiles.data + tiles.pitch * n0 + (tiles.first + m) * kernel.nr,
+                   crow, accumulate);
     }
   });
 }
@@ -218,7 +225,14 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
   const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
   Carver carver(scratch);
   const Slot s = carve(carver);
-  const Index columns = panel_columns(channels);
+  const Index columns = panel_columns(channels), all = tile_pixels(b);
+  if (direct_ && holes_) {
+    const Index3 e = positions(b);
+    std::fill_n(s.pos, b.n * e[0] * e[1] * e[2], all - 1);
+    each_block(channels, [&](Index n0, Index, const GatherKernel<T>& kernel) {
+      std::fill_n(s.tiles + all * n0 + (all - 1) * kernel.nr, kernel.nr, T{});
+    });
+  }
   for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
     const Index k = std::min(chunk_, cs_ - k0);
     const Source x = source(o, g, b, k0, k, s.copy);
@@ -236,23 +250,27 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
     } else {
       pack(o, g, c0, channels, k0, k, s, s.panels);
     }
-    T* tiles = s.tiles;
+    Tiles tiles{s.tiles, 0, all};
     const T* tail = s.panels;
     std::ptrdiff_t *row = s.row, *pos = s.pos;
     Rect* rects = s.rects;
     for (std::size_t i = 0; i < sets_.size(); ++i) {
       const PhaseSet& set = sets_[i];
       const Index pixels = set_pixels(set, b);
+      if (!direct_) tiles.pitch = pixels;
       if (pixels) {
-        if (k0 == 0 || copy_) s.rect_counts[i] = list_pixels(set, b, x, row, pos, rects);
-        multiply(set, channels, pixels, rects, s.rect_counts[i], x, row, panels, tail, w, k, tiles, s.segments, k0 > 0);
+        if (k0 == 0 || copy_) s.rect_counts[i] = list_pixels(set, b, x, tiles.first, row, pos, rects);
+        multiply(set, channels, rects, s.rect_counts[i], x, row, panels, tail, w, k, tiles, s.segments, k0 > 0);
       }
       if (weights_in_place_)
         tail += set.taps * round_up(packed_columns(channels), kernels_.lanes) * k;
       else
         panels += set.taps * round_up(set.columns(channels), kernels_.lanes) * k;
-      tiles += pixels * round_up(set.columns(channels), kernels_.lanes);
-      row += pixels, pos += pixels, rects += set.taps ? max_rects_ : 0;
+      if (direct_)
+        tiles.first += pixels;
+      else
+        tiles.data += pixels * round_up(set.columns(channels), kernels_.lanes), pos += pixels;
+      row += pixels, rects += set.taps ? max_rects_ : 0;
     }
   }
   store(o, g, c0, channels, b, s);

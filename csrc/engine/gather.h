@@ -42,6 +42,12 @@ class Gather final : public SlottedPass {
     Index5 stride;
     Index shift;  // offset of source position 0
   };
+  // Sums of a set's pixel m and columns n0 on (of a block of nr) begin at data[pitch * n0 + (first + m) * nr]. Sets have
+  // tiles one behind the other, but share them where all positions of a box are transposed into place together.
+  struct Tiles {
+    T* data;
+    Index first, pitch;
+  };
   struct Slot {
     T *tiles, *panels, *copy, *rows, *line, *bias, *taps;
     T** table;
@@ -72,6 +78,18 @@ class Gather final : public SlottedPass {
     const Index3 e = b.extent(s);
     return s.taps ? b.n * e[0] * e[1] * e[2] : 0;
   }
+  // Destination positions of a box, an axis.
+  Index3 positions(const Box& b) const {
+    Index3 e;
+    for (int a = 0; a < 3; ++a) e[a] = std::min(b.q1[a] * maps_[a].dst_step, maps_[a].dst) - b.q0[a] * maps_[a].dst_step;
+    return e;
+  }
+  // Pixels of the tiles that sets share: the last one is zeros, where there are positions without taps.
+  Index tile_pixels(const Box& b) const {
+    Index sum = holes_;
+    for (const PhaseSet& s : sets_) sum += set_pixels(s, b);
+    return sum;
+  }
   Box box(Index i) const;
   Index panel_columns(Index channels) const {  // sum over sets of taps * padded columns
     Index sum = 0;
@@ -88,23 +106,22 @@ class Gather final : public SlottedPass {
     return (blocked_ ? kernels_.blocked : kernels_.gather)[ceil_div(columns, kernels_.lanes) - 1];
   }
   template <class F>
-  void each_block(const PhaseSet& s, Index channels, F&& f) const;  // f(first column, columns, kernel)
+  void each_block(Index columns, F&& f) const;  // f(first column, columns, kernel)
 
   void pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot, T* panels) const;
   bool list_members(const View& w, const PhaseSet& s, Index* member) const;
   void pack_block(const View& w, const PhaseSet& s, Index channels, Index n0, Index n, Index nr, Index k, bool dense,
                   const Slot& slot, T* panel) const;
-  Index list_pixels(const PhaseSet& s, const Box& b, const Source& x, std::ptrdiff_t* row, std::ptrdiff_t* pos,
-                    Rect* rects) const;
+  Index list_pixels(const PhaseSet& s, const Box& b, const Source& x, Index first, std::ptrdiff_t* row,
+                    std::ptrdiff_t* pos, Rect* rects) const;
   Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const;
-  void multiply(const PhaseSet& s, Index channels, Index pixels, const Rect* rects, Index rect_count, const Source& x,
-                const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k, T* tiles,
+  void multiply(const PhaseSet& s, Index channels, const Rect* rects, Index rect_count, const Source& x,
+                const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k, const Tiles& tiles,
                 Segment* segments, bool accumulate) const;
   void store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
   void store_runs(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
                   const std::ptrdiff_t* pos, const Slot& slot) const;
-  void store_direct(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
-                    const std::ptrdiff_t* pos, const Slot& slot) const;
+  void store_direct(const View& d, Index channels, const Box& b, const Slot& slot) const;
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
   void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
@@ -112,7 +129,10 @@ class Gather final : public SlottedPass {
   // to 1.6 times those of PyTorch, of 96 and more up to 5.9 times.
   static constexpr Index kStraight = 48;
   // Pixels of a line that is converted; not a power of two, so that lines do not share places of the cache.
-  Index line() const { return std::min<Index>(240, round_up(box_q_[0] * box_q_[1] * box_q_[2], kernels_.lanes)); }
+  Index line() const {
+    const Index3 e = positions(box(0));
+    return std::min<Index>(240, round_up(e[0] * e[1] * e[2], kernels_.lanes));
+  }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
   const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
 
@@ -127,6 +147,7 @@ class Gather final : public SlottedPass {
   Index3 count_{1, 1, 1};         // most pixels of any phase, an axis
   std::array<Range, 3> reach_{};  // smallest and one past the largest source offset, an axis
   bool one_member_ = true;        // columns are channels
+  bool holes_ = false;            // there are positions without taps
   bool copy_ = false;             // image operand through a tile copy
   bool member_major_ = false;     // columns ordered [member][channel] rather than [channel][member]
   bool by_runs_ = false;          // columns are dense in the destination: store pixel by pixel
@@ -141,8 +162,8 @@ class Gather final : public SlottedPass {
 
 template <class T>
 template <class F>
-void Gather<T>::each_block(const PhaseSet& s, Index channels, F&& f) const {
-  const Index columns = s.columns(channels), step = vectors_ * kernels_.lanes;
+void Gather<T>::each_block(Index columns, F&& f) const {
+  const Index step = vectors_ * kernels_.lanes;
   for (Index n0 = 0; n0 < columns; n0 += step) {
     const Index n = std::min(step, columns - n0);
     f(n0, n, kernel(n));

@@ -24,7 +24,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   if (!one_member_ || !taps_dense) {
     for (const PhaseSet& s : sets_) {
       const bool dense = list_members(w, s, slot.member) && !member_major_;
-      each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+      each_block(s.columns(channels), [&](Index n0, Index n, const GatherKernel<T>& kernel) {
         pack_block(w, s, channels, n0, n, kernel.nr, k, dense, slot, panels + n0 * s.taps * k);
       });
       panels += s.taps * round_up(s.columns(channels), kernels_.lanes) * k;
@@ -38,7 +38,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   std::fill(table, table + taps, nullptr);
   std::ptrdiff_t row[kMaxColumns];
   std::iota(row, row + kMaxColumns, 0);
-  each_block(sets_[0], channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+  each_block(channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     const void* src = advance(w.data, w.dtype, n0 * sn);
     if (taps == 1 && sn == 1) {
       T* to = panels + n0 * k;

@@ -12,26 +12,32 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
   if (biased)
     load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + c0) * o.bias.stride[1]), o.bias.dtype,
              o.bias.stride[1], channels);
-  T* tiles = s.tiles;
-  const std::ptrdiff_t* pos = s.pos;
-  const std::size_t per_row = maps_[2].phases.size();
-  const bool phases = !by_runs_ && !direct_;
-  const bool cleared = phases && !biased && clear_sparse(d, b.n, channels, sets_, maps_, b);
-  for (std::size_t i = 0; i < sets_.size(); ++i) {
-    const PhaseSet& set = sets_[i];
-    if (phases && i % per_row == 0) store_phases(d, channels, i, b, tiles, pos, cleared, s);
-    const Index pixels = set_pixels(set, b);
-    if (biased && pixels && (by_runs_ || direct_))
-      each_block(set, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+  const auto add_bias = [&](T* tiles, Index pixels, Index members) {
+    if (biased)
+      each_block(channels * members, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
         T* tile = tiles + pixels * n0;
         for (Index m = 0; m < pixels; ++m)
           for (Index j = 0; j < n; ++j)
-            tile[m * kernel.nr + j] += s.bias[member_major_ ? (n0 + j) % channels : (n0 + j) / set.members];
+            tile[m * kernel.nr + j] += s.bias[member_major_ ? (n0 + j) % channels : (n0 + j) / members];
       });
-    if (by_runs_)
+  };
+  T* tiles = s.tiles;
+  if (direct_) {
+    add_bias(tiles, tile_pixels(b), 1);
+    return store_direct(d, channels, b, s);
+  }
+  const std::ptrdiff_t* pos = s.pos;
+  const std::size_t per_row = maps_[2].phases.size();
+  const bool cleared = !by_runs_ && !biased && clear_sparse(d, b.n, channels, sets_, maps_, b);
+  for (std::size_t i = 0; i < sets_.size(); ++i) {
+    const PhaseSet& set = sets_[i];
+    const Index pixels = set_pixels(set, b);
+    if (by_runs_) {
+      add_bias(tiles, pixels, set.members);
       store_runs(d, channels, set, b, tiles, pos, s);
-    else if (direct_)
-      store_direct(d, channels, set, b, tiles, pos, s);
+    } else if (i % per_row == 0) {
+      store_phases(d, channels, i, b, tiles, pos, cleared, s);
+    }
     tiles += pixels * round_up(set.columns(channels), kernels_.lanes);
     pos += pixels;
   }
@@ -91,33 +97,31 @@ void Gather<T>::store_runs(const View& d, Index channels, const PhaseSet& s, con
         }
 }
 
-// Pixels are dense in the destination: one transposition, over whole planes where rows join.
+// Positions are dense in the destination: one transposition, over whole planes where rows join.
 template <class T>
-void Gather<T>::store_direct(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
-                             const std::ptrdiff_t* pos, const Slot& slot) const {
-  const Index3 e = b.extent(s);
-  const Index pixels = set_pixels(s, b);
-  const bool join_h = maps_[1].dst_step == 1 && d.stride[3] == e[2];
-  const bool join_d = join_h && maps_[0].dst_step == 1 && d.stride[2] == e[1] * e[2];
+void Gather<T>::store_direct(const View& d, Index channels, const Box& b, const Slot& slot) const {
+  const Index3 e = positions(b);
+  const Index pixels = tile_pixels(b);
+  const bool join_h = d.stride[3] == e[2], join_d = join_h && d.stride[2] == e[1] * e[2];
   const Index lines_h = join_h ? 1 : e[1], lines_d = join_d ? 1 : e[0];
   const int length = static_cast<int>(e[2] * (join_h ? e[1] : 1) * (join_d ? e[0] : 1));
+  const Index origin = b.q0[0] * maps_[0].dst_step * d.stride[2] + b.q0[1] * maps_[1].dst_step * d.stride[3] +
+                       b.q0[2] * maps_[2].dst_step;
   const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
-  const auto& [fd, fh, fw] = s.phase;
-  each_block(s, channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
-    const std::ptrdiff_t* natural = pos;
+  each_block(channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+    const std::ptrdiff_t* natural = slot.pos;
+    const T* tiles = slot.tiles + pixels * n0;
     for (Index i = 0; i < b.n; ++i)
-      for (Index qd = 0; qd < lines_d; ++qd)
-        for (Index qh = 0; qh < lines_h; ++qh, natural += length) {
-          const Index at = i * d.stride[0] + n0 * d.stride[1] +
-                           (fd->members[0].first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
-                           (fh->members[0].first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + b.q0[2];
+      for (Index id = 0; id < lines_d; ++id)
+        for (Index ih = 0; ih < lines_h; ++ih, natural += length) {
+          const Index at = origin + i * d.stride[0] + n0 * d.stride[1] + id * d.stride[2] + ih * d.stride[3];
           if (converts_) {
             const Index pitch = line();
             T* lines[1] = {slot.rows};
             for (Index j = 0; j < n; j += kernels_.lanes)
               for (Index q = 0; q < length; q += pitch) {
                 const Index count = std::min<Index>(kernels_.lanes, n - j), width = std::min(pitch, length - q);
-                transpose(lines, 1, pitch, tiles + pixels * n0 + j, natural + q, kernel.nr, static_cast<int>(width),
+                transpose(lines, 1, pitch, tiles + j, natural + q, kernel.nr, static_cast<int>(width),
                           static_cast<int>(width), count);
                 for (Index c = 0; c < count; ++c)
                   store_row(kernels_, advance(d.data, d.dtype, at + (j + c) * d.stride[1] + q), d.dtype, 1,
@@ -130,11 +134,10 @@ void Gather<T>::store_direct(const View& d, Index channels, const PhaseSet& s, c
           // place of one.
           const auto misplaced = static_cast<Index>(reinterpret_cast<std::uintptr_t>(to) / sizeof(T)) % kernels_.lanes;
           const int lead = static_cast<int>(misplaced ? std::min<Index>(kernels_.lanes - misplaced, length) : 0);
-          if (lead) transpose(&to, 1, d.stride[1], tiles + pixels * n0, natural, kernel.nr, lead, lead, n);
+          if (lead) transpose(&to, 1, d.stride[1], tiles, natural, kernel.nr, lead, lead, n);
           if (lead == length) continue;
           to += lead;
-          transpose(&to, 1, d.stride[1], tiles + pixels * n0, natural + lead, kernel.nr, length - lead, length - lead,
-                    n);
+          transpose(&to, 1, d.stride[1], tiles, natural + lead, kernel.nr, length - lead, length - lead, n);
         }
   });
 }
