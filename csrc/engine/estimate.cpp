@@ -44,7 +44,8 @@ double direct_nanoseconds(const PassSpec& spec, int lanes) {
   if (const DType t = (of_y ? spec.operands.y : spec.operands.x).dtype; t != DType::float32 && t != DType::float64) {
     const double planes = images * static_cast<double>(of_y ? p.co * p.y[0] : p.ci * p.x[0]);
     const Index blocks = ceil_div(columns * (patches ? p.taps() : 1), 4 * lanes);
-    time += static_cast<double>(blocks) * ((spec.unknown == Unknown::w ? 8 : 15) * planes + 0.1 * (of_y ? y : x));
+    const double element = !of_y && p.stride[2] > 1 ? 0.2 : 0.1;  // what strides leave out is copied too
+    time += static_cast<double>(blocks) * (5 * planes + element * (of_y ? y : x));
   }
   if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + (outer_product(p) ? 0.2 : 0.8) * w;
   const double far = far_nanoseconds(spec), pixels = of_y ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;

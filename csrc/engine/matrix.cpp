@@ -290,12 +290,13 @@ double Matrix::nanoseconds() const {
   const double source = of(cs_) * plane * copies;
   const double weights = of(panels_, blocks_, panel_block(), p.groups) * (0.1 + 0.25 / weight_terms_);
   const double repeats = layout_.mode == Mode::packed ? 1 : of(boxes_, batches_);
-  // In place, put together from phases, or most of them zeros that are written all at once.
+  // In place, in rows, most of them zeros that are written all at once, or put together from phases.
   const bool sparse = std::any_of(sets_.begin(), sets_.end(), [](const PhaseSet& s) { return s.taps == 0; });
   const double stored = of(p.n, p.groups, cd_) * of(to_x_ ? p.x_plane() : p.y_plane()) *
-                        (plain_   ? 0.07
-                         : sparse ? 0.2
-                                  : 0.34);
+                        (plain_                   ? 0.07
+                         : maps_[2].dst_step == 1 ? 0.34
+                         : sparse                 ? 0.55
+                                                  : 0.8);
   return images * (32 * unit_.product * blocks * products + 220 * calls + source) + weights * repeats + stored + 2000;
 }
 

@@ -39,10 +39,12 @@ inline int products_of(int a, int b) { return a * b - (a + b > 4) - 2 * (a + b >
 // Estimates of time are in nanoseconds of one core of a Sapphire Rapids: least squares over what bench/candidates
 // measures of the 129 shapes of the benchmark, good to 20 %, to 50 % where operands are strided.
 
-/// Of bringing in an element but splitting it: dense rows, and those that are read element by element.
-constexpr double kDenseRow = 0.13, kStridedRow = 0.7;
+/// Of bringing in an element but splitting it: dense rows, every other one, and those that are read element by element.
+constexpr double kDenseRow = 0.13, kHalfRow = 0.4, kStridedRow = 0.7;
 
-inline double row_cost(const std::array<AxisMap, 3>& maps) { return maps[2].src_step > 1 ? kStridedRow : kDenseRow; }
+inline double row_cost(const std::array<AxisMap, 3>& maps) {
+  return maps[2].src_step == 1 ? kDenseRow : maps[2].src_step == 2 ? kHalfRow : kStridedRow;
+}
 
 /// Of bringing in an image's plane for splitting, besides that of its elements: what is not float32 is widened to a
 /// buffer first, each remainder by the strides in a call of its own.

@@ -112,9 +112,13 @@ void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View
       if (axes[a].src == 1) across = &axes[a];
   const Axis cross = across ? *across : unit;
   if (across) std::copy(across + 1, static_cast<const Axis*>(axes) + count, axes + (across - axes)), --count;
+  const bool rows_of_one = inner.dst != 1;
+  const Axis lines = across ? unit : rows_of_one ? inner : count ? axes[--count] : unit;
+  const Axis line = rows_of_one ? unit : inner;
 
   Index i[4] = {};
   const auto transpose = k.transpose[static_cast<int>(src.dtype)];
+  const auto pad = k.pad[static_cast<int>(src.dtype)];
   constexpr int kRows = 64;
   std::ptrdiff_t row[kRows];
   for (int r = 0; r < kRows; ++r) row[r] = r;
@@ -128,11 +132,8 @@ void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View
         transpose(table, 1, cross.dst, advance(src.data, src.dtype, s + r * inner.src), row, inner.src, rows, rows,
                   cross.size);
       }
-    } else if (inner.dst == 1) {
-      load_row(k, dst + d, advance(src.data, src.dtype, s), src.dtype, inner.src, inner.size);
     } else {
-      for (Index e = 0; e < inner.size; ++e)
-        load_row(k, dst + d + e * inner.dst, advance(src.data, src.dtype, s + e * inner.src), src.dtype, 1, 1);
+      pad(dst + d, lines.dst, advance(src.data, src.dtype, s), lines.src, line.src, lines.size, 0, line.size, 0);
     }
     int a = count - 1;
     for (; a >= 0 && ++i[a] == axes[a].size; --a) i[a] = 0;
