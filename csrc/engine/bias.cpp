@@ -19,10 +19,9 @@ class BiasGradient final : public Pass {
     width_ = std::min(kBlock, size_[4]);
     rows_ = std::max<Index>(1, kBlock / size_[4]);
     rows_ = std::min(rows_, size_[3]);
-    in_place_ = y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
+    in_place_ = y.dtype == compute_dtype<T> && y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
     const Index plane = size_[0] * size_[2] * size_[3] * size_[4];
-    const bool together = in_place_ ? plane < kBlock : y.stride[1] == 1;
-    group_ = together ? std::min(kGroup, size_[1]) : 1;
+    group_ = plane < kBlock || (!in_place_ && y.stride[1] == 1) ? std::min(kGroup, size_[1]) : 1;
     tasks_ = ceil_div(size_[1], group_);
     slots_ = static_cast<int>(std::max<Index>(1, std::min<Index>(threads, plane * size_[1] >> 16)));
     slot_bytes_ = in_place_ ? 0 : round_up(group_ * rows_ * width_ * static_cast<Index>(sizeof(T)), 64);
@@ -48,8 +47,9 @@ class BiasGradient final : public Pass {
                 copy_in(kernels_, copy, {0, rows * width, 0, width, 1},
                         o.y.at({n, c0, d, h, w}, {1, channels, 1, rows, width}));
               for (Index c = 0; c < channels; ++c)
-                total[c] += in_place_ ? sum(o.y, {n, c0 + c, d, h, w}, rows * width)
-                                      : sum(copy + c * rows * width, rows * width);
+                total[c] += sum(in_place_ ? static_cast<const T*>(o.y.data) + o.y.offset({n, c0 + c, d, h, w})
+                                          : copy + c * rows * width,
+                                rows * width);
             }
       store_row(kernel_set<double>(Isa::generic), advance(o.bias.data, o.bias.dtype, c0 * o.bias.stride[1]),
                 o.bias.dtype, o.bias.stride[1], total, channels);
@@ -62,13 +62,6 @@ class BiasGradient final : public Pass {
     double total = 0;
     for (Index i = 0; i < count; ++i) total += static_cast<double>(p[i]);
     return total;
-  }
-  double sum(const View& y, const Index5& at, Index count) const {
-    const void* const block = advance(y.data, y.dtype, y.offset(at));
-    if (y.dtype == compute_dtype<T>) return sum(static_cast<const T*>(block), count);
-    T values[kBlock];
-    load_row(kernels_, values, block, y.dtype, 1, count);
-    return sum(values, count);
   }
 
   Index5 size_;

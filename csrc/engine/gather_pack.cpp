@@ -40,14 +40,8 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   std::iota(row, row + kMaxColumns, 0);
   each_block(channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     const void* src = advance(w.data, w.dtype, n0 * sn);
-    if (taps == 1 && sn == 1) {
-      T* to = panels + n0 * k;
-      for (Index c = 0; c < k; ++c, to += kernel.nr) {
-        load_row(kernels_, to, advance(src, w.dtype, c * sk), w.dtype, 1, n);
-        std::fill(to + n, to + kernel.nr, T{});
-      }
-      return;
-    }
+    if (taps == 1 && sn == 1)
+      return kernels_.pad[static_cast<int>(w.dtype)](panels + n0 * k, kernel.nr, src, sk, 1, k, 0, n, kernel.nr - n);
     const auto point = [&](Index shift) {
       T* base = panels + shift;
       for (const PhaseSet& s : sets_) {

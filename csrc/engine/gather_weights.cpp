@@ -219,7 +219,7 @@ bool GatherWeights<T>::search() {
     for (Index rows = ceil_div(cm_, ceil_div(cm_, most)); rows >= 1;
          rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2) {
       // Each task packs its panel: slabs do not pay for tasks of single rows.
-      if (slabs_ > 1 && rows * p.taps() < std::min<Index>(8, cm_ * p.taps())) slabs_ = 1, rows = most;
+      if (slabs_ > 1 && rows * p.taps() < std::min<Index>(mr, cm_ * p.taps())) slabs_ = 1, rows = most;
       if (configure(v, std::min(rows, cm_), p.taps())) return true;
     }
     for (Index taps = p.taps() / 2; taps >= mr; taps /= 2)
