@@ -130,7 +130,7 @@ void interleave(benchmark::State& state, const KernelSet<T>& set) {
   const std::vector<T> even = numbers<T>(kPixels), odd = numbers<T>(kPixels);
   std::vector<T> dst(2 * kPixels);
   for (auto _ : state) {
-    set.interleave(dst.data(), even.data(), odd.data(), kPixels);
+    set.interleave(dst.data(), 0, even.data(), odd.data(), 0, 1, 2 * kPixels);
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(state.iterations() * 2 * kPixels);

@@ -391,13 +391,15 @@ TEST_P(Kernels, InterleaveAlternates) {
   with_set([](const auto& set, auto zero) {
     using T = decltype(zero);
     Random random(5);
-    for (std::int64_t n = 0; n < 70; ++n) {
-      const std::vector<T> even = integers<T>(random, n), odd = integers<T>(random, n);
-      Memory<T> got(2 * n), expected(2 * n);
-      plain::interleave(expected.data(), even.data(), odd.data(), n);
-      set.interleave(got.data(), even.data(), odd.data(), n);
-      ASSERT_TRUE(got == expected) << n;
-    }
+    for (std::int64_t n = 0; n < 140; ++n)
+      for (const std::int64_t rows : {1, 3}) {
+        const std::int64_t lds = (n + 1) / 2 + 2, ldd = n + 1;
+        const std::vector<T> even = integers<T>(random, rows * lds), odd = integers<T>(random, rows * lds);
+        Memory<T> got(rows * ldd), expected(rows * ldd);
+        plain::interleave(expected.data(), ldd, even.data(), odd.data(), lds, rows, n);
+        set.interleave(got.data(), ldd, even.data(), odd.data(), lds, rows, n);
+        ASSERT_TRUE(got == expected) << rows << " rows of " << n;
+      }
   });
 }
 

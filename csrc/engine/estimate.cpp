@@ -49,14 +49,16 @@ double direct_nanoseconds(const PassSpec& spec, int lanes) {
   }
   if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + (outer_product(p) ? 0.2 : 0.8) * w;
   const double far = far_nanoseconds(spec), pixels = of_y ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
-  if (!of_y || p.stride[2] == 1) return time + far + pixels + 0.4 * w;
+  const bool single = p.y[2] == 1 && std::min(p.x[2], p.w[2]) > 1;  // window: as if the stride were its length
+  if (!of_y || (p.stride[2] == 1 && !single)) return time + far + pixels + 0.4 * w;
   // Phases have fewer pixels each. All of them are transposed into place together, or else rows are put together from
   // them, which takes longer than their pixels, if they are short.
   time *= 1.15;
-  if (columns >= lanes && (p.w[2] == 1 || p.stride[2] < p.w[2])) return time + far + 0.2 * x + 0.1 * y + 0.4 * w;
+  if (columns >= lanes && !single && (p.w[2] == 1 || p.stride[2] < p.w[2]))
+    return time + far + 0.2 * x + 0.1 * y + 0.4 * w;
   const double rows =
       images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1]));
-  return time + 1.15 * (far + pixels + 0.4 * w) + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
+  return time + far + 0.8 * x + 0.1 * y + 0.45 * w + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
 }
 
 double in_rows_nanoseconds(const PassSpec& spec, int lanes, int rows_mr) {

@@ -145,10 +145,10 @@ Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, I
         for (Index n = 0; n < b.n; ++n)
           for (Index d = from[0]; d < to[0]; ++d)
             for (Index h = from[1]; h < to[1]; ++h) {
-              Index number = ((n * e[0] + member[0] + (d - b.q0[0]) * apart[0]) * e[1] + member[1] +
-                              (h - b.q0[1]) * apart[1]) *
-                                 e[2] +
-                             member[2] + (from[2] - b.q0[2]) * apart[2];
+              Index number =
+                  ((n * e[0] + member[0] + (d - b.q0[0]) * apart[0]) * e[1] + member[1] + (h - b.q0[1]) * apart[1]) *
+                      e[2] +
+                  member[2] + (from[2] - b.q0[2]) * apart[2];
               const Index at = x.shift + n * x.stride[0] + d * step[0] + h * step[1];
               for (Index w = from[2]; w < to[2]; ++w, ++place, number += apart[2]) {
                 row[place] = at + w * step[2];

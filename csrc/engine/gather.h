@@ -42,8 +42,8 @@ class Gather final : public SlottedPass {
     Index5 stride;
     Index shift;  // offset of source position 0
   };
-  // Sums of a set's pixel m and columns n0 on (of a block of nr) begin at data[pitch * n0 + (first + m) * nr]. Sets have
-  // tiles one behind the other, but share them where all positions of a box are transposed into place together.
+  // Sums of a set's pixel m and columns n0 on (of a block of nr) begin at data[pitch * n0 + (first + m) * nr]. Sets
+  // have tiles one behind the other, but share them where all positions of a box are transposed into place together.
   struct Tiles {
     T* data;
     Index first, pitch;
@@ -81,7 +81,8 @@ class Gather final : public SlottedPass {
   // Destination positions of a box, an axis.
   Index3 positions(const Box& b) const {
     Index3 e;
-    for (int a = 0; a < 3; ++a) e[a] = std::min(b.q1[a] * maps_[a].dst_step, maps_[a].dst) - b.q0[a] * maps_[a].dst_step;
+    for (int a = 0; a < 3; ++a)
+      e[a] = std::min(b.q1[a] * maps_[a].dst_step, maps_[a].dst) - b.q0[a] * maps_[a].dst_step;
     return e;
   }
   // Pixels of the tiles that sets share: the last one is zeros, where there are positions without taps.

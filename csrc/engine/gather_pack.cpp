@@ -7,6 +7,7 @@ namespace convbwd {
 
 constexpr int kMaxColumns = 64;  // of a kernel
 constexpr Index kWidened = 32;   // elements of a row that take no longer to widen than one of them by itself
+constexpr Index kLine = 16;      // elements of a cache line
 
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
 template <class T>
@@ -42,26 +43,23 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
     const void* src = advance(w.data, w.dtype, n0 * sn);
     if (taps == 1 && sn == 1)
       return kernels_.pad[static_cast<int>(w.dtype)](panels + n0 * k, kernel.nr, src, sk, 1, k, 0, n, kernel.nr - n);
-    const auto point = [&](Index shift) {
-      T* base = panels + shift;
-      for (const PhaseSet& s : sets_) {
-        Index i = 0;
-        for (const Index td : s.phase[0]->members[0].tap)
-          for (const Index th : s.phase[1]->members[0].tap)
-            for (const Index tw : s.phase[2]->members[0].tap)
-              table[(td * p.w[1] + th) * p.w[2] + tw] = base + n0 * s.taps * k + i++ * k * kernel.nr;
-        base += s.taps * round_up(channels, kernels_.lanes) * k;
-      }
-    };
-    if (sk == taps) {
-      point(0);
-      transpose(table, taps, kernel.nr, src, row, sn, static_cast<int>(n), kernel.nr, k * taps);
-      return;
+    T* base = panels;
+    for (const PhaseSet& s : sets_) {
+      Index i = 0;
+      for (const Index td : s.phase[0]->members[0].tap)
+        for (const Index th : s.phase[1]->members[0].tap)
+          for (const Index tw : s.phase[2]->members[0].tap)
+            table[(td * p.w[1] + th) * p.w[2] + tw] = base + n0 * s.taps * k + i++ * k * kernel.nr;
+      base += s.taps * round_up(channels, kernels_.lanes) * k;
     }
+    if (sk == taps) return transpose(table, taps, kernel.nr, src, row, sn, static_cast<int>(n), kernel.nr, k * taps);
     for (Index c = 0; c < k; ++c) {
-      point(c * kernel.nr);
-      const void* from = advance(src, w.dtype, c * sk);
+      const std::byte* from = advance(src, w.dtype, c * sk);
+      if (sn == taps && c + 1 < k)  // the next row begins where no prefetcher looks: packing took a fifth longer
+        for (Index line = 0; line < n * taps; line += kLine) __builtin_prefetch(advance(from, w.dtype, sk + line));
       transpose(table, taps, 0, from, row, sn, static_cast<int>(n), kernel.nr, taps);
+      for (Index t = 0; t < taps; ++t)
+        if (table[t]) table[t] += kernel.nr;
     }
   });
 }

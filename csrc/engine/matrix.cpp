@@ -296,7 +296,7 @@ double Matrix::nanoseconds() const {
                         (plain_                   ? 0.07
                          : maps_[2].dst_step == 1 ? 0.34
                          : sparse                 ? 0.55
-                                                  : 0.8);
+                                                  : 0.45);
   return images * (32 * unit_.product * blocks * products + 220 * calls + source) + weights * repeats + stored + 2000;
 }
 

@@ -36,6 +36,12 @@ inline bool clear_sparse(const View& d, Index images, Index channels, const std:
   return sparse;
 }
 
+/// Whether two streams take turns.
+template <class T>
+bool in_pairs(const Stream<T>* streams, Index count, Index step) {
+  return count == 2 && step == 2 && streams[0].data && streams[1].data && streams[0].first < streams[1].first;
+}
+
 /// Interleaves the streams of positions [begin, end), adds `bias` to all of them and stores the row once; where
 /// `cleared`, only the streams. `line` is scratch for end - begin elements.
 template <class T>
@@ -51,10 +57,8 @@ void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count,
   const T* row = line;
   if (count == 1 && step == 1 && streams[0].data && bias == T{}) {
     row = streams[0].data;
-  } else if (count == 2 && step == 2 && streams[0].data && streams[1].data && streams[0].first == begin &&
-             streams[1].first == begin + 1) {
-    k.interleave(line, streams[0].data, streams[1].data, streams[1].count);
-    if (streams[0].count > streams[1].count) line[end - begin - 1] = streams[0].data[streams[1].count];
+  } else if (in_pairs(streams, count, step)) {
+    k.interleave(line, 0, streams[0].data, streams[1].data, 0, 1, end - begin);
   } else {
     std::fill(line, line + (end - begin), T{});
     for (const Stream<T>* s = streams; s != streams + count; ++s)
@@ -123,6 +127,13 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
               else
                 for (Index qh = 0; qh < e[1]; ++qh)
                   store_row(k, advance(d.data, d.dtype, at + qh * next), d.dtype, 1, rows + qh * f.row, e[2]);
+              continue;
+            }
+            if (d.dtype == compute_dtype<T> && d.stride[4] == 1 && start == T{} && !cleared &&
+                in_pairs(streams, count, dst_step)) {
+              const Index plane = qd * f.plane;
+              k.interleave(static_cast<T*>(d.data) + at, next, streams[0].data + plane, streams[1].data + plane, f.row,
+                           e[1], end - begin);
               continue;
             }
             for (Index qh = 0; qh < e[1]; ++qh, at += next) {

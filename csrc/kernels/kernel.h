@@ -120,8 +120,10 @@ struct KernelSet {
   PadFn<T> pad[kTypes];
   void (*load[kTypes])(T* dst, const void* src, std::int64_t n);
   void (*store[kTypes])(void* dst, const T* src, std::int64_t n);
-  void (*interleave)(T* dst, const T* even, const T* odd, std::int64_t n);  // dst[2i] = even[i], dst[2i+1] = odd[i]
-  double (*sum)(const T* p, std::int64_t n);                                // in 64 interleaved sums
+  /// dst[r*ldd + i] = (i % 2 ? odd : even)[r*lds + i/2] for i < n
+  void (*interleave)(T* dst, std::ptrdiff_t ldd, const T* even, const T* odd, std::ptrdiff_t lds, std::int64_t rows,
+                     std::int64_t n);
+  double (*sum)(const T* p, std::int64_t n);  // in 64 interleaved sums
   /// The largest magnitude over the mean of those that are not zero; NaN where something, or their sum,
   /// is not finite. Whole vectors.
   T (*peak)(const T* p, std::int64_t n);

@@ -181,19 +181,22 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
 }
 
 template <class T>
-void interleave(T* __restrict dst, const T* even, const T* odd, std::int64_t n) {
+void interleave(T* dst, std::ptrdiff_t ldd, const T* even, const T* odd, std::ptrdiff_t lds, std::int64_t rows,
+                std::int64_t n) {
   constexpr int L = Vec<T>::lanes;
-  std::int64_t i = 0;
-  for (; i + L <= n; i += L) {
-    const V<T> a = loadu(even + i), b = loadu(odd + i);
-    storeu(dst + 2 * i, zip<T, false>(a, b));
-    storeu(dst + 2 * i + L, zip<T, true>(a, b));
+  for (; rows > 0; --rows, dst += ldd, even += lds, odd += lds) {
+    std::int64_t i = 0;
+    for (; i + 2 * L <= n; i += 2 * L) {
+      const V<T> a = loadu(even + i / 2), b = loadu(odd + i / 2);
+      storeu(dst + i, zip<T, false>(a, b));
+      storeu(dst + i + L, zip<T, true>(a, b));
+    }
+    if (i == n) continue;
+    const int left = static_cast<int>(n - i);
+    const V<T> a = load_part(even + i / 2, (left + 1) / 2), b = load_part(odd + i / 2, left / 2);
+    store_part(dst + i, zip<T, false>(a, b), left < L ? left : L);
+    if (left > L) store_part(dst + i + L, zip<T, true>(a, b), left - L);
   }
-  if (i == n) return;
-  const int left = static_cast<int>(n - i);
-  const V<T> a = load_part(even + i, left), b = load_part(odd + i, left);
-  store_part(dst + 2 * i, zip<T, false>(a, b), 2 * left < L ? 2 * left : L);
-  if (2 * left > L) store_part(dst + 2 * i + L, zip<T, true>(a, b), 2 * left - L);
 }
 
 // ---------------------------------------------------------------------------------------------------------- gather
