@@ -38,7 +38,14 @@ double direct_nanoseconds(const PassSpec& spec, int lanes) {
   const double w = static_cast<double>(p.groups * p.ci * p.co * p.taps());
   const Index columns = spec.unknown == Unknown::x ? p.ci : p.co;
   const double wasted = static_cast<double>(round_up(columns, lanes)) / static_cast<double>(columns);
-  double time = p.products() / lanes * 0.18 * (columns > lanes ? wasted : 1) + 2000;
+  double time = p.products() / lanes * 0.18 * (columns > lanes ? wasted : 1);
+  // Pixels of a row near its ends have taps of their own: those of a few rows do not fill the kernel's tile.
+  if (spec.unknown != Unknown::w && p.stride[2] == 1) {
+    const Index ends = std::min(p.y[2], (p.w[2] - 1) * p.dilation[2]), rows = p.n * p.y[0] * p.y[1];
+    time *= 1 + std::max(0.0, 4.0 / static_cast<double>(rows) - 1) * static_cast<double>(ends) /
+                    static_cast<double>(p.y[2]);
+  }
+  time += 2000;
   // What is not of the compute type is copied, once for each block of channels (patches have those of all taps).
   const bool of_y = spec.unknown == Unknown::x, patches = of_y && p.stride == p.w;
   if (const DType t = (of_y ? spec.operands.y : spec.operands.x).dtype; t != DType::float32 && t != DType::float64) {
