@@ -119,8 +119,9 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
 
 // -------------------------------------------------------------------------------------------------------- a task
 
-// Orders the pixels of a box by the taps that they read; returns the number of rectangles. A pixel's place among the
-// tiles is `first` + pos[its number among those of its set, or of all positions], row[place] its offset in the image.
+// Orders the pixels of a set by the taps that they read; returns the number of rectangles. The one of a place is at
+// row[place] in the image and at first + place among the tiles; pos has the latter by its number among those of the
+// set, or among all positions where these are transposed into place together.
 template <class T>
 Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, Index first, std::ptrdiff_t* row,
                              std::ptrdiff_t* pos, Rect* rects) const {

@@ -79,7 +79,7 @@ class Gather final : public SlottedPass {
     return s.taps ? b.n * e[0] * e[1] * e[2] : 0;
   }
   // Destination positions of a box, an axis.
-  Index3 positions(const Box& b) const {
+  Index3 positions(const PixelBox& b) const {
     Index3 e;
     for (int a = 0; a < 3; ++a)
       e[a] = std::min(b.q1[a] * maps_[a].dst_step, maps_[a].dst) - b.q0[a] * maps_[a].dst_step;
@@ -152,7 +152,7 @@ class Gather final : public SlottedPass {
   bool copy_ = false;             // image operand through a tile copy
   bool member_major_ = false;     // columns ordered [member][channel] rather than [channel][member]
   bool by_runs_ = false;          // columns are dense in the destination: store pixel by pixel
-  bool direct_ = false;           // pixels are dense in the destination: transpose into place
+  bool direct_ = false;           // positions are dense in the destination: transpose all of them into place
   bool converts_ = false;         // by way of short lines, which are then rounded to the destination's type
   bool weights_may_stay_ = false, weights_in_place_ = false, prepack_ = false;
   Index copy_plane_ = 0, group_panels_ = 0;

@@ -7,7 +7,7 @@ namespace convbwd {
 
 constexpr int kMaxColumns = 64;  // of a kernel
 constexpr Index kWidened = 32;   // elements of a row that take no longer to widen than one of them by itself
-constexpr Index kLine = 16;      // elements of a cache line
+constexpr Index kLine = 16;      // floats of a cache line
 
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
 template <class T>
