@@ -91,17 +91,6 @@ void transpose(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
 }
 
 template <class T>
-void load(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
-  const std::vector<double> src(kPixels);
-  std::vector<T> dst(kPixels);
-  for (auto _ : state) {
-    set.load[static_cast<int>(dtype)](dst.data(), src.data(), kPixels);
-    benchmark::ClobberMemory();
-  }
-  state.SetItemsProcessed(state.iterations() * kPixels);
-}
-
-template <class T>
 void store(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
   const std::vector<T> src = numbers<T>(kPixels);
   std::vector<double> dst(kPixels);
@@ -214,7 +203,6 @@ void register_set(const KernelSet<T>& set) {
   add("dots", dots<T>, set);
   for (const DType t : {DType::float64, DType::float32, DType::float16, DType::bfloat16}) {
     add(std::string("transpose/") + name_of(t), transpose<T>, set, t);
-    add(std::string("load/") + name_of(t), load<T>, set, t);
     add(std::string("store/") + name_of(t), store<T>, set, t);
     add(std::string("pad/") + name_of(t), pad<T>, set, t);
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "convbwd/convbwd.hpp"
+#include "format/copy.h"
 #include "support/isa.h"
 #include "support/plain_kernels.h"
 #include "support/random.h"
@@ -105,7 +106,7 @@ void check_codes(const Format& f) {
   std::vector<std::uint8_t> codes(256);
   std::vector<T> values(256);
   for (unsigned c = 0; c < 256; ++c) codes[c] = static_cast<std::uint8_t>(c);
-  set.load[t](values.data(), codes.data(), 256);
+  load_row(set, values.data(), codes.data(), f.dtype, 1, 256);
   for (unsigned c = 0; c < 256; ++c) {
     if (std::isnan(f.decode(c)))
       ASSERT_TRUE(std::isnan(values[c])) << c;
@@ -187,7 +188,7 @@ TEST_P(Formats, HFloat32KeepsBitsOfTheMantissa) {
   for (const DType dtype : {DType::hf32, DType::hf32_10}) {
     const int bits = significand_bits(dtype);
     std::vector<float> got(values.size());
-    set.load[static_cast<int>(dtype)](got.data(), values.data(), static_cast<std::int64_t>(values.size()));
+    load_row(set, got.data(), values.data(), dtype, 1, static_cast<Index>(values.size()));
     for (std::size_t i = 0; i < values.size(); ++i) {
       int exponent = 0;
       const double fraction = std::frexp(static_cast<double>(values[i]), &exponent);
@@ -199,7 +200,7 @@ TEST_P(Formats, HFloat32KeepsBitsOfTheMantissa) {
   const std::uint32_t as_is[] = {0x7f800000, 0xff800000, 0x7f800001, 0x7fffffff, 0xffffffff, 0x00001000, 0x00002000};
   std::uint32_t got[7];
   for (const DType dtype : {DType::hf32, DType::hf32_10}) {
-    set.load[static_cast<int>(dtype)](reinterpret_cast<float*>(got), as_is, 7);
+    load_row(set, reinterpret_cast<float*>(got), as_is, dtype, 1, 7);
     for (int i = 0; i < 7; ++i) EXPECT_EQ(got[i], dtype == DType::hf32_10 && i == 5 ? 0 : as_is[i]) << i;
   }
 }
@@ -221,14 +222,14 @@ void check_against_scalars(Isa isa) {
     if (dtype == DType::float64) continue;  // random bits would be values that no float32 has
     const int t = static_cast<int>(dtype);
     std::vector<T> got(n);
-    scalar.load[t](expected.data(), bits.data(), n);
-    set.load[t](got.data(), bits.data(), n);
+    load_row(scalar, expected.data(), bits.data(), dtype, 1, n);
+    load_row(set, got.data(), bits.data(), dtype, 1, n);
     for (std::size_t i = 0; i < n; ++i) ASSERT_TRUE(same(got[i], expected[i])) << name_of(dtype) << " element " << i;
     std::vector<std::uint64_t> stored(n), expected_codes(n);
     scalar.store[t](expected_codes.data(), values.data(), n);
     set.store[t](stored.data(), values.data(), n);
-    scalar.load[t](expected.data(), expected_codes.data(), n);
-    scalar.load[t](got.data(), stored.data(), n);
+    load_row(scalar, expected.data(), expected_codes.data(), dtype, 1, n);
+    load_row(scalar, got.data(), stored.data(), dtype, 1, n);
     for (std::size_t i = 0; i < n; ++i) ASSERT_TRUE(same(got[i], expected[i])) << name_of(dtype) << " of " << values[i];
   }
 }

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "format/copy.h"
 #include "support/guarded_buffer.h"
 #include "support/isa.h"
 #include "support/plain_kernels.h"
@@ -458,7 +459,7 @@ TEST_P(Kernels, LoadWidensEveryCodeExactly) {
     std::iota(codes.begin(), codes.end(), std::uint16_t{0});
     for (const Format& f : kFormats) {
       Memory<T> got(1 << 16);
-      set.load[static_cast<int>(f.dtype)](got.data(), codes.data(), 1 << 16);
+      load_row(set, got.data(), codes.data(), f.dtype, 1, 1 << 16);
       for (std::uint32_t c = 0; c < 1u << 16; ++c) {
         const double expected = decode(f, c), value = static_cast<double>(got.data()[c]);
         if (std::isnan(expected))
@@ -538,7 +539,7 @@ TEST_P(Kernels, LoadAndStoreServeEveryLength) {
         GuardedBuffer src(bytes, size_of(dtype)), back(bytes, size_of(dtype));
         for (std::int64_t i = 0; i < n; ++i) set_value(src, dtype, i, random);
         Memory<T> wide(n);
-        set.load[static_cast<int>(dtype)](wide.data(), src.data(), n);
+        load_row(set, wide.data(), src.data(), dtype, 1, n);
         for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(static_cast<double>(wide.data()[i]), get(src.data(), dtype, i));
         set.store[static_cast<int>(dtype)](back.data(), wide.data(), n);
         ASSERT_EQ(std::memcmp(src.data(), back.data(), bytes), 0) << name_of(dtype) << " " << n;

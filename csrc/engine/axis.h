@@ -9,6 +9,13 @@
 
 namespace convbwd {
 
+/// [begin, end) of an axis.
+struct Range {
+  Index begin, end;
+  Index size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
 /// The destination positions first + q*dst_step, q < count, that read the source positions q*src_step + offset[t].
 /// Members are such sets that share all of that and differ in where they are and which kernel taps they use (patches:
 /// every phase of the stride is a member of one set); they become columns of one multiplication.
@@ -35,8 +42,8 @@ struct AxisMap {
   Index dst = 1, src = 1, dst_step = 1, src_step = 1;
   std::vector<Phase> phases;
 
-  /// Destination positions that q < count of every phase span together.
-  Index span(Index count) const { return count > 1 ? std::min(dst, count * dst_step) : std::min(dst, dst_step); }
+  /// Destination positions that pixels [q0, q1) of every phase span together.
+  Range positions(Index q0, Index q1) const { return {q0 * dst_step, std::min(q1 * dst_step, dst)}; }
 };
 
 /// The pixels of one combination of phases, an axis each, and what all of them read.
@@ -61,6 +68,10 @@ struct PixelBox {
     for (std::size_t a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(q1[a], s.phase[a]->count) - q0[a]);
     return e;
   }
+  /// Destination positions that they span together, an axis.
+  std::array<Range, 3> positions(const std::array<AxisMap, 3>& maps) const {
+    return {maps[0].positions(q0[0], q1[0]), maps[1].positions(q0[1], q1[1]), maps[2].positions(q0[2], q1[2])};
+  }
 };
 /// Box `i` of [0, count) cut into boxes of `step` pixels, and their number.
 PixelBox pixel_box(Index i, const Index3& count, const Index3& step);
@@ -73,11 +84,7 @@ struct AxisSizes {
 AxisMap map_forward(const AxisSizes& a);
 AxisMap map_transposed(const AxisSizes& a);
 
-/// Output positions [begin, end) whose tap t lies inside x.
-struct Range {
-  Index begin, end;
-  bool operator==(const Range&) const = default;
-};
+/// Output positions whose tap t lies inside x.
 Range valid_outputs(const AxisSizes& a, Index tap);
 
 inline Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }

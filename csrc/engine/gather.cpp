@@ -73,29 +73,28 @@ void Gather<T>::lay_out(const Operands& o) {
 template <class T>
 typename Gather<T>::Box Gather<T>::box(Index i) const {
   const Index boxes = pixel_boxes(count_, box_q_), n0 = i / boxes * box_n_;
-  return {pixel_box(i % boxes, count_, box_q_), n0, std::min(box_n_, spec_.problem.n - n0)};
+  Box b{pixel_box(i % boxes, count_, box_q_), n0, std::min(box_n_, spec_.problem.n - n0), holes_};
+  for (const PhaseSet& s : sets_) b.pixels += set_pixels(s, b);
+  return b;
 }
 
 template <class T>
 typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   Slot s{};
   const Box largest = box(0);
-  Index tiles = 0, pixels = 0, rects = 0, rows = 0, widest = 0, members = 1;
+  Index tiles = 0, rects = 0, rows = 0, widest = 0, members = 1;
   for (std::size_t i = 0; i < sets_.size(); ++i) {
     const PhaseSet& set = sets_[i];
     if (i % maps_[2].phases.size() == 0) rows = 0;
     if (set.taps == 0) continue;
-    const Index n = set_pixels(set, largest);
-    tiles += n * round_up(set.columns(channels_), kernels_.lanes);
-    pixels += n;
+    tiles += set_pixels(set, largest) * round_up(set.columns(channels_), kernels_.lanes);
     rects += max_rects_;
     members = std::max(members, set.taps * set.members);
     widest = std::max(widest, rows += set.members);
   }
-  const Index3 e = positions(largest);
-  s.tiles = carver.take<T>(direct_ ? (pixels + holes_) * round_up(channels_, kernels_.lanes) : tiles);
-  s.row = carver.take<std::ptrdiff_t>(pixels);
-  s.pos = carver.take<std::ptrdiff_t>(direct_ ? box_n_ * e[0] * e[1] * e[2] : pixels);
+  s.tiles = carver.take<T>(direct_ ? largest.pixels * round_up(channels_, kernels_.lanes) : tiles);
+  s.row = carver.take<std::ptrdiff_t>(largest.pixels);
+  s.pos = carver.take<std::ptrdiff_t>(direct_ ? box_n_ * positions(largest) : largest.pixels);
   s.rects = carver.take<Rect>(rects);
   s.rect_counts = carver.take<Index>(static_cast<Index>(sets_.size()));
   s.segments = carver.take<Segment>(max_taps_);
@@ -111,7 +110,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
     s.rows = carver.take<T>(kernels_.lanes * (converts_ ? line()
                                               : direct_ ? 0
                                                         : widest * round_up(box_q_[2], kernels_.lanes)));
-    s.line = carver.take<T>(direct_ ? 0 : maps_[2].span(box_q_[2]));
+    s.line = carver.take<T>(direct_ ? 0 : maps_[2].positions(0, box_q_[2]).end);
     s.streams = carver.take<Stream<T>>(max_streams_);
   }
   return s;
@@ -125,11 +124,12 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
 template <class T>
 Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, Index first, std::ptrdiff_t* row,
                              std::ptrdiff_t* pos, Rect* rects) const {
-  const Index3 e = direct_ ? positions(b) : b.extent(s), extent = b.extent(s);
-  Index3 step, member{}, apart{1, 1, 1};
+  const Index3 extent = b.extent(s);
+  Index3 step, e = extent, member{}, apart{1, 1, 1};
   for (std::size_t a = 0; a < 3; ++a) {
     step[a] = maps_[a].src_step * x.stride[a + 2];
-    if (direct_) member[a] = s.phase[a]->members[0].first, apart[a] = maps_[a].dst_step;
+    if (direct_)
+      e[a] = b.positions(maps_)[a].size(), member[a] = s.phase[a]->members[0].first, apart[a] = maps_[a].dst_step;
   }
   Index place = 0, rect_count = 0;
   for (const auto& rd : s.phase[0]->runs)
@@ -226,12 +226,11 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
   const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
   Carver carver(scratch);
   const Slot s = carve(carver);
-  const Index columns = panel_columns(channels), all = tile_pixels(b);
+  const Index columns = panel_columns(channels);
   if (direct_ && holes_) {
-    const Index3 e = positions(b);
-    std::fill_n(s.pos, b.n * e[0] * e[1] * e[2], all - 1);
+    std::fill_n(s.pos, b.n * positions(b), b.pixels - 1);
     each_block(channels, [&](Index n0, Index, const GatherKernel<T>& kernel) {
-      std::fill_n(s.tiles + all * n0 + (all - 1) * kernel.nr, kernel.nr, T{});
+      std::fill_n(s.tiles + b.pixels * n0 + (b.pixels - 1) * kernel.nr, kernel.nr, T{});
     });
   }
   for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
@@ -251,7 +250,7 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
     } else {
       pack(o, g, c0, channels, k0, k, s, s.panels);
     }
-    Tiles tiles{s.tiles, 0, all};
+    Tiles tiles{s.tiles, 0, b.pixels};
     const T* tail = s.panels;
     std::ptrdiff_t *row = s.row, *pos = s.pos;
     Rect* rects = s.rects;

@@ -7,7 +7,6 @@ namespace convbwd {
 
 constexpr int kMaxColumns = 64;  // of a kernel
 constexpr Index kWidened = 32;   // elements of a row that take no longer to widen than one of them by itself
-constexpr Index kLine = 16;      // floats of a cache line
 
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
 template <class T>
@@ -56,7 +55,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
     for (Index c = 0; c < k; ++c) {
       const std::byte* from = advance(src, w.dtype, c * sk);
       if (sn == taps && c + 1 < k)  // the next row begins where no prefetcher looks: packing took a fifth longer
-        for (Index line = 0; line < n * taps; line += kLine) __builtin_prefetch(advance(from, w.dtype, sk + line));
+        prefetch_rows(advance(from, w.dtype, sk), w.dtype, 0, 1, n * taps);
       transpose(table, taps, 0, from, row, sn, static_cast<int>(n), kernel.nr, taps);
       for (Index t = 0; t < taps; ++t)
         if (table[t]) table[t] += kernel.nr;

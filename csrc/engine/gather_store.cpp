@@ -23,7 +23,7 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
   };
   T* tiles = s.tiles;
   if (direct_) {
-    add_bias(tiles, tile_pixels(b), 1);
+    add_bias(tiles, b.pixels, 1);
     return store_direct(d, channels, b, s);
   }
   const std::ptrdiff_t* pos = s.pos;
@@ -48,6 +48,7 @@ template <class T>
 void Gather<T>::store_runs(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
                            const std::ptrdiff_t* pos, const Slot& slot) const {
   const Index3 e = b.extent(s);
+  const auto positions = b.positions(maps_);
   const Index pixels = set_pixels(s, b), columns = s.columns(channels), step = vectors_ * kernels_.lanes;
   const auto& [fd, fh, fw] = s.phase;
   const Index width = static_cast<Index>(fw->members.size());
@@ -71,9 +72,9 @@ void Gather<T>::store_runs(const View& d, Index channels, const PhaseSet& s, con
       for (Index qh = 0; qh < e[1]; ++qh)
         for (Index qw = 0; qw < e[2]; ++qw, ++natural) {
           const Index place = pixels ? pos[natural] : 0;
-          const Index at = n * d.stride[0] + (b.q0[0] + qd) * maps_[0].dst_step * d.stride[2] +
-                           (b.q0[1] + qh) * maps_[1].dst_step * d.stride[3] +
-                           (b.q0[2] + qw) * maps_[2].dst_step * d.stride[4];
+          const Index at =
+              d.offset({n, 0, positions[0].begin + qd * maps_[0].dst_step, positions[1].begin + qh * maps_[1].dst_step,
+                        positions[2].begin + qw * maps_[2].dst_step});
           Index column = 0;
           if (member_major_) {
             for (const auto& md : fd->members)
@@ -100,17 +101,16 @@ void Gather<T>::store_runs(const View& d, Index channels, const PhaseSet& s, con
 // Positions are dense in the destination: one transposition, over whole planes where rows join.
 template <class T>
 void Gather<T>::store_direct(const View& d, Index channels, const Box& b, const Slot& slot) const {
-  const Index3 e = positions(b);
-  const Index pixels = tile_pixels(b);
+  const auto positions = b.positions(maps_);
+  const Index3 e{positions[0].size(), positions[1].size(), positions[2].size()};
   const bool join_h = d.stride[3] == e[2], join_d = join_h && d.stride[2] == e[1] * e[2];
   const Index lines_h = join_h ? 1 : e[1], lines_d = join_d ? 1 : e[0];
   const int length = static_cast<int>(e[2] * (join_h ? e[1] : 1) * (join_d ? e[0] : 1));
-  const Index origin = b.q0[0] * maps_[0].dst_step * d.stride[2] + b.q0[1] * maps_[1].dst_step * d.stride[3] +
-                       b.q0[2] * maps_[2].dst_step;
+  const Index origin = d.offset({0, 0, positions[0].begin, positions[1].begin, positions[2].begin});
   const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
   each_block(channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     const std::ptrdiff_t* natural = slot.pos;
-    const T* tiles = slot.tiles + pixels * n0;
+    const T* tiles = slot.tiles + b.pixels * n0;
     for (Index i = 0; i < b.n; ++i)
       for (Index id = 0; id < lines_d; ++id)
         for (Index ih = 0; ih < lines_h; ++ih, natural += length) {
@@ -151,9 +151,9 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
   if (cleared && no_taps(sets, per_row)) return;
   const auto& [fd, fh, unused] = sets_[first].phase;
   const Index3 e = b.extent(sets_[first]);
-  const Index step = vectors_ * kernels_.lanes, dst_step = maps_[2].dst_step;
+  const auto positions = b.positions(maps_);
+  const Index step = vectors_ * kernels_.lanes, begin = positions[2].begin;
   const Index line = round_up(box_q_[2], kernels_.lanes);
-  const Index begin = b.q0[2] * dst_step, end = std::min(b.q1[2] * dst_step, maps_[2].dst);
   const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
   for (Index n = 0; n < b.n; ++n)
     for (Index qd = 0; qd < e[0]; ++qd)
@@ -197,11 +197,10 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
                   if (live) base += count * s.members * line;
                 }
                 ++member;
-                const Index at = n * d.stride[0] + d.along(1, cb + c) +
-                                 (md.first + (b.q0[0] + qd) * maps_[0].dst_step) * d.stride[2] +
-                                 (mh.first + (b.q0[1] + qh) * maps_[1].dst_step) * d.stride[3] + begin * d.stride[4];
-                store_streams(kernels_, slot.streams, streams, dst_step, begin, end, cleared, slot.bias[cb + c],
-                              slot.line, advance(d.data, d.dtype, at), d.dtype, d.stride[4]);
+                const Index at = d.offset({n, cb + c, positions[0].begin + qd * maps_[0].dst_step + md.first,
+                                           positions[1].begin + qh * maps_[1].dst_step + mh.first, begin});
+                store_streams(kernels_, slot.streams, streams, maps_[2].dst_step, 0, cleared, slot.bias[cb + c],
+                              slot.line, {advance(d.data, d.dtype, at), d.dtype, 1, 0, d.stride[4], positions[2]});
               }
           }
         }

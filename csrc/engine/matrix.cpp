@@ -236,7 +236,7 @@ Matrix::Slot Matrix::carve(Carver& carver) const {
   s.plane = carver.take<float>(2 * planes_.channel() + planes_.slack());
   s.weights = carver.take<float>(panel_channels_ * spec_.problem.taps() * kDepth);
   s.results = carver.take<float>(layout_.batch * image_results((together ? 1 : layout_.panels) * panel_channels_));
-  s.line = carver.take<float>(maps_[2].span(layout_.box[2]));
+  s.line = carver.take<float>(maps_[2].positions(0, layout_.box[2]).end);
   s.streams = carver.take<Stream<float>>(streams_);
   s.parts = carver.take<Planes::Part>(planes_.parts());
   return s;

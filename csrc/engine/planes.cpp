@@ -69,15 +69,6 @@ void Planes::locate(const View& image, const Index3& q0, const Index3& end, Part
       }
 }
 
-// Brings rows of an image closer: `width` elements each, from `origin` on.
-void fetch(const View& image, Index origin, Index rows, Index stride, Index width) {
-  if (stride == width) width *= rows, rows = 1;
-  const Index line = 64 / static_cast<Index>(size_of(image.dtype));
-  for (Index y = 0; y < rows; ++y)
-    for (Index i = 0; i < width; i += line)
-      __builtin_prefetch(advance(image.data, image.dtype, origin + y * stride + i));
-}
-
 template <class T>
 void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels,
                   T* dst) const {
@@ -101,7 +92,8 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
       pad(rows, row(), advance(image.data, image.dtype, origin), step_h, step_w, p->h.end - p->h.begin, p->w.begin,
           p->w.end - p->w.begin, row() - p->w.end);
       std::fill(behind, end, T{});
-      fetch(image, origin + image.stride[1], p->h.end - p->h.begin, step_h, (p->w.end - p->w.begin) * step_w);
+      prefetch_rows(advance(image.data, image.dtype, origin + image.stride[1]), image.dtype, step_h, p->h.size(),
+                    p->w.size() * step_w);
     });
     std::fill(dst + this->parts() * extent_[0] * plane(), dst + channel_, T{});
   }

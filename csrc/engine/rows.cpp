@@ -86,7 +86,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
   s.results = carver.take<T>(results);
   s.weights = carver.take<T>(weights);
   s.taps = carver.take<T>(spec_.problem.taps());
-  s.line = carver.take<T>(maps_[2].span(box_q_[2]));
+  s.line = carver.take<T>(maps_[2].positions(0, box_q_[2]).end);
   s.streams = carver.take<Stream<T>>(max_streams_);
   s.parts = carver.take<Planes::Part>(planes_.parts());
   s.offsets = carver.take<std::ptrdiff_t>(plain_ ? chunk_ : 0);

@@ -28,11 +28,11 @@ inline bool clear_sparse(const View& d, Index images, Index channels, const std:
   const Index3 whole = most_pixels(maps);
   const bool sparse = dense_planes(d) && box.q1[1] - box.q0[1] == whole[1] && box.q1[2] - box.q0[2] == whole[2] &&
                       std::any_of(sets.begin(), sets.end(), [](const PhaseSet& s) { return s.taps == 0; });
-  const Index begin = box.q0[0] * maps[0].dst_step, end = std::min(box.q1[0] * maps[0].dst_step, maps[0].dst);
+  const Range depth = maps[0].positions(box.q0[0], box.q1[0]);
   for (Index n = 0; n < images && sparse; ++n)
     for (Index c = 0; c < channels; ++c)
-      std::memset(advance(d.data, d.dtype, n * d.stride[0] + c * d.stride[1] + begin * d.stride[2]), 0,
-                  static_cast<std::size_t>((end - begin) * d.stride[2]) * size_of(d.dtype));
+      std::memset(advance(d.data, d.dtype, n * d.stride[0] + c * d.stride[1] + depth.begin * d.stride[2]), 0,
+                  static_cast<std::size_t>(depth.size() * d.stride[2]) * size_of(d.dtype));
   return sparse;
 }
 
@@ -42,32 +42,55 @@ bool in_pairs(const Stream<T>* streams, Index count, Index step) {
   return count == 2 && step == 2 && streams[0].data && streams[1].data && streams[0].first < streams[1].first;
 }
 
-/// Interleaves the streams of positions [begin, end), adds `bias` to all of them and stores the row once; where
-/// `cleared`, only the streams. `line` is scratch for end - begin elements.
+/// `count` rows of a destination, `next` elements apart, and the positions of each, `stride` apart.
+struct RowsOut {
+  std::byte* data;
+  DType dtype;
+  Index count, next, stride;
+  Range positions;
+};
+
+/// Interleaves streams, adds `bias` to all positions and stores each row once; where `cleared`, only the streams. Those
+/// of a row lie `pitch` elements behind those of the row before. `line` is scratch for a row.
 template <class T>
-void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count, Index step, Index begin, Index end,
-                   bool cleared, T bias, T* line, void* dst, DType dtype, Index stride) {
-  if (cleared) {
-    for (const Stream<T>* s = streams; s != streams + count; ++s)
-      if (s->data)
-        store_row(k, advance(dst, dtype, (s->first - begin) * stride), dtype, step * stride, s->data, s->count);
-    return;
+void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count, Index step, Index pitch, bool cleared,
+                   T bias, T* line, RowsOut to) {
+  const DType dtype = to.dtype;
+  const bool in_place = dtype == compute_dtype<T> && to.stride == 1 && bias == T{};
+  const bool whole = count == 1 && step == 1 && streams[0].data && bias == T{};
+  const bool pairs = in_pairs(streams, count, step);
+  Index length = to.positions.size();
+  if (whole && to.stride == 1 && pitch == length && to.next == length) length *= to.count, to.count = 1;
+  if (in_place && whole)
+    return k.pad[static_cast<int>(dtype)](reinterpret_cast<T*>(to.data), to.next, streams[0].data, pitch, 1, to.count,
+                                          0, length, 0);
+  if (in_place && pairs)
+    return k.interleave(reinterpret_cast<T*>(to.data), to.next, streams[0].data, streams[1].data, pitch, to.count,
+                        length);
+  for (Index r = 0, at = 0; r < to.count; ++r, at += pitch, to.data = advance(to.data, dtype, to.next)) {
+    if (cleared && !whole) {
+      for (const Stream<T>* s = streams; s != streams + count; ++s)
+        if (s->data)
+          store_row(k, advance(to.data, dtype, (s->first - to.positions.begin) * to.stride), dtype, step * to.stride,
+                    s->data + at, s->count);
+      continue;
+    }
+    T* const together = in_place ? reinterpret_cast<T*>(to.data) : line;
+    const T* row = together;
+    if (whole) {
+      row = streams[0].data + at;
+    } else if (pairs) {
+      k.interleave(together, 0, streams[0].data + at, streams[1].data + at, 0, 1, length);
+    } else {
+      std::fill(together, together + length, T{});
+      for (const Stream<T>* s = streams; s != streams + count; ++s)
+        if (s->data)
+          for (Index q = 0; q < s->count; ++q) together[s->first - to.positions.begin + q * step] = s->data[at + q];
+    }
+    if (bias != T{})
+      for (Index i = 0; i < length; ++i) together[i] += bias;
+    if (!in_place) store_row(k, to.data, dtype, to.stride, row, length);
   }
-  if (dtype == compute_dtype<T> && stride == 1 && bias == T{}) line = static_cast<T*>(dst);  // put together in place
-  const T* row = line;
-  if (count == 1 && step == 1 && streams[0].data && bias == T{}) {
-    row = streams[0].data;
-  } else if (in_pairs(streams, count, step)) {
-    k.interleave(line, 0, streams[0].data, streams[1].data, 0, 1, end - begin);
-  } else {
-    std::fill(line, line + (end - begin), T{});
-    for (const Stream<T>* s = streams; s != streams + count; ++s)
-      if (s->data)
-        for (Index q = 0; q < s->count; ++q) line[s->first - begin + q * step] = s->data[q];
-  }
-  if (bias != T{})
-    for (Index i = 0; i < end - begin; ++i) line[i] += bias;
-  if (row != dst) store_row(k, dst, dtype, stride, row, end - begin);
 }
 
 /// Results of a box of pixels on a flat copy of their source (Planes): row `row` elements from the last one, plane
@@ -85,10 +108,11 @@ struct FlatResults {
 template <class T>
 void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, const View& d, const View& bias,
                 Stream<T>* streams, T* line) {
-  const auto& [md0, mh0, mw0] = *f.maps;
-  const Index dst_step = mw0.dst_step, begin = f.box.q0[2] * dst_step, end = std::min(f.box.q1[2] * dst_step, mw0.dst);
-  const std::size_t per_row = mw0.phases.size();
-  const bool cleared = !bias.data && clear_sparse(d, 1, f.channels, *f.sets, *f.maps, f.box);
+  const auto& maps = *f.maps;
+  const auto positions = f.box.positions(maps);
+  const Index begin = positions[2].begin;
+  const std::size_t per_row = maps[2].phases.size();
+  const bool cleared = !bias.data && clear_sparse(d, 1, f.channels, *f.sets, maps, f.box);
   for (std::size_t first = 0; first < f.sets->size(); first += per_row) {
     const PhaseSet* const sets = f.sets->data() + first;
     if (cleared && no_taps(sets, per_row)) continue;
@@ -111,38 +135,14 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
             if (s->taps) base += f.channels * s->members * f.pitch;
           }
           ++member;
-          const bool dense = count == 1 && dst_step == 1 && streams[0].data && start == T{} && d.stride[4] == 1;
-          const bool one_run = dense && f.row == e[2] && mh0.dst_step * d.stride[3] == e[2];
           for (Index qd = 0; qd < e[0]; ++qd) {
-            Index at = d.offset(
-                {0, c, md.first + (f.box.q0[0] + qd) * md0.dst_step, mh.first + f.box.q0[1] * mh0.dst_step, begin});
-            const Index next = mh0.dst_step * d.stride[3];
-            if (dense) {
-              const T* rows = streams[0].data + qd * f.plane;
-              if (d.dtype == compute_dtype<T>)
-                k.pad[static_cast<int>(d.dtype)](static_cast<T*>(d.data) + at, next, rows, f.row, 1, one_run ? 1 : e[1],
-                                                 0, one_run ? e[1] * e[2] : e[2], 0);
-              else if (one_run)
-                store_row(k, advance(d.data, d.dtype, at), d.dtype, 1, rows, e[1] * e[2]);
-              else
-                for (Index qh = 0; qh < e[1]; ++qh)
-                  store_row(k, advance(d.data, d.dtype, at + qh * next), d.dtype, 1, rows + qh * f.row, e[2]);
-              continue;
-            }
-            if (d.dtype == compute_dtype<T> && d.stride[4] == 1 && start == T{} && !cleared &&
-                in_pairs(streams, count, dst_step)) {
-              const Index plane = qd * f.plane;
-              k.interleave(static_cast<T*>(d.data) + at, next, streams[0].data + plane, streams[1].data + plane, f.row,
-                           e[1], end - begin);
-              continue;
-            }
-            for (Index qh = 0; qh < e[1]; ++qh, at += next) {
-              store_streams(k, streams, count, dst_step, begin, end, cleared, start, line, advance(d.data, d.dtype, at),
-                            d.dtype, d.stride[4]);
-              const Index further = qh + 1 < e[1] ? f.row : f.plane - (e[1] - 1) * f.row;
-              for (Stream<T>* s = streams; s != streams + count; ++s)
-                if (s->data) s->data += further;
-            }
+            const Index at = d.offset(
+                {0, c, positions[0].begin + qd * maps[0].dst_step + md.first, positions[1].begin + mh.first, begin});
+            store_streams(k, streams, count, maps[2].dst_step, f.row, cleared, start, line,
+                          {advance(d.data, d.dtype, at), d.dtype, e[1], maps[1].dst_step * d.stride[3], d.stride[4],
+                           positions[2]});
+            for (Stream<T>* s = streams; s != streams + count; ++s)
+              if (s->data) s->data += f.plane;
           }
         }
     }

@@ -5,13 +5,8 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBlock = 256;  // elements gathered at a time: half a page of doubles, stays in L1
+constexpr Index kBlock = 256;  // elements scattered at a time: half a page of doubles, stays in L1
 
-template <class E>
-void gather_elements(void* dst, const void* src, Index stride, Index count) {
-  const E* s = static_cast<const E*>(src);
-  for (Index i = 0; i < count; ++i) static_cast<E*>(dst)[i] = s[i * stride];
-}
 template <class E>
 void scatter_elements(void* dst, Index stride, const void* src, Index count) {
   E* d = static_cast<E*>(dst);
@@ -26,27 +21,7 @@ struct Axis {
 
 template <class T>
 void load_row(const KernelSet<T>& k, T* dst, const void* src, DType dtype, Index stride, Index count) {
-  const auto load = k.load[static_cast<int>(dtype)];
-  if (stride == 1) return load(dst, src, count);
-  alignas(64) double block[kBlock];
-  for (Index i = 0; i < count; i += kBlock) {
-    const Index n = std::min(kBlock, count - i);
-    const void* s = advance(src, dtype, i * stride);
-    switch (size_of(dtype)) {
-      case 1:
-        gather_elements<std::uint8_t>(block, s, stride, n);
-        break;
-      case 2:
-        gather_elements<std::uint16_t>(block, s, stride, n);
-        break;
-      case 4:
-        gather_elements<std::uint32_t>(block, s, stride, n);
-        break;
-      default:
-        gather_elements<std::uint64_t>(block, s, stride, n);
-    }
-    load(dst + i, block, n);
-  }
+  k.pad[static_cast<int>(dtype)](dst, 0, src, 0, stride, 1, 0, count, 0);
 }
 
 template <class T>

@@ -223,11 +223,6 @@ INLINE void copy_row(T* __restrict dst, const S* s, std::int64_t n, std::ptrdiff
 }
 
 template <class T, class S>
-void load_row(T* dst, const void* src, std::int64_t n) {
-  copy_row<T, S>(dst, static_cast<const S*>(src), n);
-}
-
-template <class T, class S>
 void pad_rows(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step, std::int64_t rows,
               std::int64_t left, std::int64_t width, std::int64_t right) {
   const S* s = static_cast<const S*>(src);

@@ -100,8 +100,8 @@ struct WinogradKernels {
   bool (*taps)(T* w, std::ptrdiff_t ldw, const T* c, std::ptrdiff_t fstep, int vectors);
 };
 
-/// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType; load
-/// widens exactly, store rounds once.
+/// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType: they
+/// widen exactly, store rounds once.
 template <class T>
 struct KernelSet {
   const char* name;
@@ -118,7 +118,6 @@ struct KernelSet {
   DepthwiseTapsFn<T> depthwise_taps;
   TransposeFn<T> transpose[kTypes];
   PadFn<T> pad[kTypes];
-  void (*load[kTypes])(T* dst, const void* src, std::int64_t n);
   void (*store[kTypes])(void* dst, const T* src, std::int64_t n);
   /// dst[r*ldd + i] = (i % 2 ? odd : even)[r*lds + i/2] for i < n
   void (*interleave)(T* dst, std::ptrdiff_t ldd, const T* even, const T* odd, std::ptrdiff_t lds, std::int64_t rows,

@@ -476,9 +476,6 @@ constexpr KernelSet<T> make_set(const char* name) {
 #define EACH(name, type) pad_rows<T, type>,
       {CONVBWD_TYPE_LIST(EACH)},
 #undef EACH
-#define EACH(name, type) load_row<T, type>,
-      {CONVBWD_TYPE_LIST(EACH)},
-#undef EACH
 #define EACH(name, type) store_row<T, type>,
       {CONVBWD_TYPE_LIST(EACH)},
 #undef EACH

@@ -106,11 +106,6 @@ void pad(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::p
     }
 }
 
-template <class T, class S>
-void load(T* dst, const void* src, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) dst[i] = load_one<T>(static_cast<const S*>(src)[i]);
-}
-
 // float64 -> float32 with rounding to odd, so that a second rounding gives what one rounding would.
 inline float to_odd(double d) {
   const float f = static_cast<float>(d);
@@ -194,7 +189,7 @@ const KernelSet<T>& set(const char* name) {
       depthwise_taps(Lanes, h, w, rows, cols, y, yrow, x, xrow, xstep, xh, xw, out, oh);
     };
     const auto convert = [&]<class S>(int t, S) {
-      k.transpose[t] = transpose<T, S>, k.pad[t] = pad<T, S>, k.load[t] = load<T, S>, k.store[t] = store<T, S>;
+      k.transpose[t] = transpose<T, S>, k.pad[t] = pad<T, S>, k.store[t] = store<T, S>;
     };
     int t = 0;
 #define CONVBWD_CONVERT(name, type) convert(t++, type{});
