@@ -52,8 +52,10 @@ std::vector<Problem> problems() {
       problem(2, 1, 33, 16, {1, 9, 10}, {1, 1, 2}, {1, 4, 3}),  // pixels that no window covers
       problem(1, 1, 500, 40, {1, 5, 5}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),
       problem(1, 1, 64, 300, {1, 6, 6}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),
-      problem(1, 1, 33, 34, {1, 4, 5}, {1, 5, 6}, kOne, kOne, {0, 3, 3}),       // kernels above the image
-      problem(1, 1, 32, 33, {1, 2, 1}, {1, 5, 3}, kOne, {1, 3, 2}, {0, 8, 3}),  // taps in padding only
+      problem(2, 1, 32, 120, {1, 4, 5}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),       // columns of channels and taps
+      problem(1, 2, 21, 160, {1, 7, 9}, {1, 3, 3}, {1, 2, 2}, kOne, {0, 1, 1}),  // the last of them no whole tile
+      problem(1, 1, 33, 34, {1, 4, 5}, {1, 5, 6}, kOne, kOne, {0, 3, 3}),        // kernels above the image
+      problem(1, 1, 32, 33, {1, 2, 1}, {1, 5, 3}, kOne, {1, 3, 2}, {0, 8, 3}),   // taps in padding only
       problem(2, 1, 1, 2, {1, 9, 9}, {1, 3, 3}),
   };
 }
@@ -297,6 +299,8 @@ TEST_P(MatrixPass, TakesEveryWay) {
            "boxes of 10x1x2x2 pixels in 2 slabs",
            "boxes of 1x1x3x50 pixels in 4 slabs",
            "of 40 output and 32 of 500 input channels a task",
+           "of 120 output and 32 of 288 input channels and taps a task, boxes of 2x1x4x5 pixels",
+           "of 160 output and 189 of 189 input channels and taps a task, boxes of 1x1x4x5 pixels",
        })
     EXPECT_NE(all.find(way), std::string::npos) << way;
 }

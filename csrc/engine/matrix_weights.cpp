@@ -1,6 +1,8 @@
 // Unknown w: see matrix.h. Rows of a product are output channels, columns are input channels, and the sum runs over the
 // pixels of y, laid out like a zero-bordered flat copy of x, with zeros between its rows. A tap moves x by some pixels:
-// as the unit takes them in pairs, by whole rows of its tiles, in one of two copies that pair them differently.
+// as the unit takes them in pairs, by whole rows of its tiles, in one of two copies that pair them differently. Where
+// there are many results of few pixels each, columns are pairs of a channel and a tap instead, in the order of w: more
+// is split, but results are rows of w and need not be transposed.
 #include <tuple>
 #include <utility>
 
@@ -14,7 +16,8 @@ namespace {
 constexpr Index kTileBytes = 640 << 10;  // results of a task: a third of L2
 constexpr Index kPixels = 512;           // of a box and batch: fewer show in the time of adding results up
 constexpr Index kStretch = 16;           // steps between passes over the results
-constexpr Index kColumns = 16;           // input channels that are split at a time
+constexpr Index kColumns = 16;           // columns that are split at a time
+constexpr Index kPanel = 128;            // columns of a panel of channels and taps: their results stay in L1
 
 class MatrixWeights final : public GuardedPass {
  public:
@@ -26,29 +29,63 @@ class MatrixWeights final : public GuardedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  // Results of a task: channels [m0, m0 + m) of y by [n0, n0 + n) of x.
+  // Results of a task: channels [m0, m0 + m) of y by columns [n0, n0 + n).
   struct Block {
     Index g, m0, m, n0, n;
   };
   struct Slot {
     std::uint32_t* x;
     std::uint16_t* y;
-    float *plane, *tiles, *lines;
+    float *plane, *columns, *tiles, *lines;
     Planes::Part *x_parts, *y_parts;
   };
 
   void set_box();
+  void set_columns(bool folded);
   double set_tile(Index threads);
   double estimate() const;
   bool fits(Index threads);
   Slot carve(Carver& carver) const;
   Block block(Index i) const;
+  void copy_channel(const Operands& o, Index n, Index channel, const Slot& s, float* to) const {
+    x_.copy(kernels_, o.x, s.x_parts, n, channel, 1, to);
+    std::fill(to + x_.channel(), to + flat_pixels_, 0.0f);
+  }
+  // Of image n of a round, and 16 columns from c on: rows of `count` floats, `lds` apart.
+  void split_columns(Index n, Index c, Index live, const float* from, Index lds, Index count, const Slot& s,
+                     Fit& fit) const {
+    fit.see(unit_.split_columns(s.x + c / kColumns * x_terms_ * x_term() + n * x_image(), x_term(),
+                                pairings_ > 1 ? batch_ * x_image() : 0, x_terms_, from, lds, static_cast<int>(live),
+                                count));
+  }
+  void split_channels(const Operands& o, const Block& b, Index n0, Index images, const PixelBox& pixels, const Slot& s,
+                      Fit& fit) const;
+  void split_taps(const Operands& o, const Block& b, Index n0, Index images, const Slot& s, Fit& fit) const;
+  void split_y(const Operands& o, const Block& b, Index n0, Index images, Index steps, const Slot& s, Fit& fit) const;
   void add(const Operands& o, const Block& b, Index round, const Slot& s, float* tiles, bool accumulate,
            Fit& fit) const;
   void store(const Operands& o, const Block& b, const float* tiles, float* lines) const;
+  Index place(const View& w, const Block& b, Index m, Index j) const;
+  void store_pairs(const View& w, const Block& b, Index m, Index rows, const float* tiles) const;
 
-  Index pitch() const { return round_up(n_, kColumns); }
-  Index tile_elements() const { return m_ * spec_.problem.taps() * pitch(); }
+  // Results of a task, or of a call.
+  Index panel() const { return folded_ ? std::min(n_, kPanel) : n_; }
+  Index pitch() const { return round_up(panel(), kColumns); }
+  Index tile_elements() const { return (folded_ ? kRows : m_ * spec_.problem.taps()) * pitch(); }
+  // The pair of column q, and whether those of consecutive columns are consecutive elements of w.
+  struct Pair {
+    Index channel, tap;
+  };
+  Pair pair(const View& w, Index q) const {
+    const Problem& p = spec_.problem;
+    return taps_first(w) ? Pair{q / p.taps(), q % p.taps()} : Pair{q % p.ci, q / p.ci};
+  }
+  static bool taps_first(const View& w) { return w.stride[1] != 1; }
+  bool pairs_are_dense(const View& w) const {
+    const Problem& p = spec_.problem;
+    if (taps_first(w)) return dense_planes(w) && w.stride[1] == p.taps();
+    return w.plain() && w.stride[4] == p.ci && w.stride[3] == p.w[2] * p.ci && w.stride[2] == p.w[1] * p.w[2] * p.ci;
+  }
   // In elements: both pairings of an image for 16 columns, and one term of them; a row of y, and one term of it. An odd
   // number of cache lines lies between rows.
   Index x_image() const { return x_pixels_ / 2 * kColumns; }
@@ -64,10 +101,14 @@ class MatrixWeights final : public GuardedPass {
   Index3 box_;
   Index batch_ = 1, m_, n_, slabs_ = 1;
   Planes x_, y_;
+  bool folded_ = false;    // columns are pairs of a channel and a tap
+  Index columns_ = 1;      // of a group
+  Index flat_pixels_ = 0;  // of a zero-bordered channel
   Index x_pixels_ = 0, pairings_ = 1, image_steps_ = 1, boxes_ = 1, rounds_ = 1, m_blocks_ = 1, n_blocks_ = 1;
   bool plain_ = false;
   double nanoseconds_ = 0;
-  std::vector<std::ptrdiff_t> x_at_, y_at_, taps_;  // in bytes
+  std::vector<Index> offsets_;                        // of taps, in a flat copy
+  std::vector<std::ptrdiff_t> x_at_, y_at_, shifts_;  // in bytes
 };
 
 MatrixWeights::MatrixWeights(const PassSpec& spec, const KernelSet<float>& kernels, const MatrixKernels& unit)
@@ -107,7 +148,8 @@ bool MatrixWeights::plan() {
       return false;
     return true;
   };
-  // Boxes, which decide the order of sums, are those for two threads whatever the number is. Blocks are not in it.
+  // Boxes, which decide the order of sums, are those that serve one and two threads best, whatever the number is.
+  // Blocks are not in it.
   const std::pair largest{box_, batch_};
   auto best = largest;
   double least = 0;
@@ -115,7 +157,8 @@ bool MatrixWeights::plan() {
     std::tie(box_, batch_) = largest;
     do {
       set_box();
-      const double time = set_tile(threads);
+      double time = set_tile(threads);
+      if (time > 0 && threads > 1) time += set_tile(1);
       if (time > 0 && (least == 0 || time < least)) least = time, best = {box_, batch_};
       if (least > 0 && time > 1.2 * least) break;
     } while (shrink_box());
@@ -141,18 +184,27 @@ void MatrixWeights::set_box() {
   const Index bytes = 4 * p.groups * p.co * round_up(p.ci, kColumns) * p.taps();
   const Index slabs = std::min({rounds_ / 2, kMinTasks / 2, static_cast<Index>(spec_.budget) / 4 / bytes});
   slabs_ = bytes <= kTileBytes / 2 ? std::max<Index>(1, slabs) : 1;
-  std::vector<Index> offsets;
+  offsets_.clear();
   for (Index d = 0; d < p.w[0]; ++d)
     for (Index h = 0; h < p.w[1]; ++h)
       for (Index w = 0; w < p.w[2]; ++w)
-        offsets.push_back(x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
-                                     w * p.dilation[2] - p.pad_before[2]}));
+        offsets_.push_back(x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
+                                      w * p.dilation[2] - p.pad_before[2]}));
   // The last step reaches behind the last pixel: there it finds zeros.
-  const Index reach = image_steps_ * kDepth + *std::max_element(offsets.begin(), offsets.end());
-  x_pixels_ = round_up(std::max(x_.channel(), reach), kDepth);
-  pairings_ = std::any_of(offsets.begin(), offsets.end(), [](Index at) { return at % 2 == 1; }) ? 2 : 1;
-  taps_.clear();
-  for (const Index at : offsets) taps_.push_back((at % 2 * batch_ * x_image() + at / 2 * kColumns) * 4);
+  const Index reach = image_steps_ * kDepth + *std::max_element(offsets_.begin(), offsets_.end());
+  flat_pixels_ = round_up(std::max(x_.channel(), reach), kDepth);
+}
+
+// What depends on what columns are.
+void MatrixWeights::set_columns(bool folded) {
+  folded_ = folded;
+  columns_ = spec_.problem.ci * (folded ? spec_.problem.taps() : 1);
+  x_pixels_ = folded ? image_steps_ * kDepth : flat_pixels_;
+  const auto odd = [](Index at) { return at % 2 == 1; };
+  pairings_ = !folded && std::any_of(offsets_.begin(), offsets_.end(), odd) ? 2 : 1;
+  shifts_.assign(folded, 0);
+  if (!folded)
+    for (const Index at : offsets_) shifts_.push_back((at % 2 * batch_ * x_image() + at / 2 * kColumns) * 4);
   x_at_.clear(), y_at_.clear();
   for (Index n = 0; n < batch_; ++n)
     for (Index s = 0; s < image_steps_; ++s) {
@@ -161,14 +213,13 @@ void MatrixWeights::set_box() {
     }
 }
 
-// Sets the blocks that take so many threads the least time, and returns it for one thread; 0 if none fit.
+// Sets the columns and blocks that take so many threads the least time, and returns it for one thread; 0 if none fit.
 double MatrixWeights::set_tile(Index threads) {
   const Problem& p = spec_.problem;
-  m_ = p.co, n_ = p.ci;
   const auto halve = [](Index& v, Index of) { v = round_up(ceil_div(v, 2), of); };
   const auto shrink = [&] {
-    // Splitting x takes four times as long as splitting y, which every block of input channels does again.
-    if (n_ > kRows && 4 * n_ >= m_)
+    // Splitting x takes four times as long as splitting y, which every block of columns does again.
+    if (folded_ ? m_ <= kRows && n_ > kPanel : n_ > kRows && 4 * n_ >= m_)
       halve(n_, kRows);
     else if (m_ > kRows)
       halve(m_, kRows / 2);
@@ -182,15 +233,24 @@ double MatrixWeights::set_tile(Index threads) {
   };
   double least = 0;
   Index m = 0, n = 0;
-  do {
-    if (tile_elements() * 4 > kTileBytes || !fits(threads)) continue;
-    // Threads without a block wait for the others.
-    const double waits = static_cast<double>(round_up(tasks_, threads)) / static_cast<double>(tasks_);
-    const double time = estimate() * waits;
-    if (least == 0 || time < least) least = time, m = m_, n = n_;
-    if (time > 1.2 * least) break;
-  } while (shrink());
+  bool folded = false;
+  for (const bool folds : {false, true}) {
+    if (folds && (rounds_ > 1 || p.taps() == 1)) continue;
+    set_columns(folds);
+    m_ = p.co, n_ = columns_;
+    double best = 0;
+    do {
+      if ((!folds && tile_elements() * 4 > kTileBytes) || !fits(threads)) continue;
+      // Threads without a block wait for the others.
+      const double waits = static_cast<double>(round_up(tasks_, threads)) / static_cast<double>(tasks_);
+      const double time = estimate() * waits;
+      if (best == 0 || time < best) best = time;
+      if (least == 0 || time < least) least = time, m = m_, n = n_, folded = folds;
+      if (time > 1.2 * best) break;
+    } while (shrink());
+  }
   if (least == 0) return 0;
+  set_columns(folded);
   m_ = m, n_ = n;
   fits(threads);
   return least;
@@ -198,7 +258,7 @@ double MatrixWeights::set_tile(Index threads) {
 
 bool MatrixWeights::fits(Index threads) {
   const Problem& p = spec_.problem;
-  m_blocks_ = ceil_div(p.co, m_), n_blocks_ = ceil_div(p.ci, n_);
+  m_blocks_ = ceil_div(p.co, m_), n_blocks_ = ceil_div(columns_, n_);
   const Index results = p.groups * m_blocks_ * n_blocks_;
   Carver slot;
   carve(slot);
@@ -210,10 +270,11 @@ MatrixWeights::Slot MatrixWeights::carve(Carver& carver) const {
   Slot s{};
   s.x = carver.take<std::uint32_t>(pitch() / kColumns * x_terms_ * x_term());
   s.y = carver.take<std::uint16_t>(y_terms_ * y_term());
-  // 16 channels of x, or one of y.
-  s.plane = carver.take<float>(std::max(kColumns * x_pixels_, y_.channel()) + y_.slack());
+  // 16 channels of x or, of pairs, one, and 16 pairs; a channel of y.
+  s.plane = carver.take<float>(std::max(folded_ ? flat_pixels_ : kColumns * x_pixels_, y_.channel()) + y_.slack());
+  s.columns = carver.take<float>(folded_ ? kColumns * x_pixels_ : 0);
   if (slabs_ == 1) s.tiles = carver.take<float>(tile_elements());
-  if (spec_.operands.w.dtype != DType::float32) s.lines = carver.take<float>(kStoreRows * pitch());
+  if (!folded_ && spec_.operands.w.dtype != DType::float32) s.lines = carver.take<float>(kStoreRows * pitch());
   s.x_parts = carver.take<Planes::Part>(x_.parts());
   s.y_parts = carver.take<Planes::Part>(y_.parts());
   return s;
@@ -228,12 +289,13 @@ double MatrixWeights::estimate() const {
   const auto cut = [](Index all, Index part) {
     return static_cast<double>(all / part) * blocks_of(part) + blocks_of(all % part);
   };
-  const double blocks = of(rounds, p.taps()) * cut(p.co, m_) * cut(p.ci, n_);
+  const double blocks = of(rounds, shifts_.size()) * cut(p.co, m_) * cut(columns_, n_);
   // Strided rows of small boxes come from many pages.
   const double pages = maps_[2].src_step > 1 ? 200 : 0;
   const double x =
-      of(rounds, m_blocks_, p.ci, batch_) * (of(x_pixels_) * (0.06 * pairings_ * x_terms_ + row_cost(maps_)) + pages +
-                                             plane_cost(spec_.operands.x.dtype, x_));
+      of(rounds, m_blocks_, p.ci, batch_) *
+          (of(flat_pixels_) * row_cost(maps_) + pages + plane_cost(spec_.operands.x.dtype, x_)) +
+      of(rounds, m_blocks_, columns_, batch_, x_pixels_) * (0.06 * pairings_ * x_terms_ + (folded_ ? kDenseRow : 0));
   const double y = of(rounds, n_blocks_, p.co, batch_) *
                    (of(y_.channel()) * (0.1 * y_terms_ + kDenseRow) + plane_cost(spec_.operands.y.dtype, y_));
   const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.2 + 0.3 * static_cast<double>(slabs_ - 1));
@@ -243,47 +305,56 @@ double MatrixWeights::estimate() const {
 MatrixWeights::Block MatrixWeights::block(Index i) const {
   const Problem& p = spec_.problem;
   Block b;
-  b.n0 = i % n_blocks_ * n_, b.n = std::min(n_, p.ci - b.n0);
+  b.n0 = i % n_blocks_ * n_, b.n = std::min(n_, columns_ - b.n0);
   i /= n_blocks_;
   b.m0 = i % m_blocks_ * m_, b.m = std::min(m_, p.co - b.m0);
   b.g = i / m_blocks_;
   return b;
 }
 
-// Adds the products of the images and pixels of a round.
-void MatrixWeights::add(const Operands& o, const Block& b, Index round, const Slot& s, float* tiles, bool accumulate,
-                        Fit& fit) const {
-  const Problem& p = spec_.problem;
-  const PixelBox pixels = pixel_box(round % boxes_, p.y, box_);
-  const Index n0 = round / boxes_ * batch_, images = std::min(batch_, p.n - n0);
-  x_.locate(o.x, pixels.q0, x_.size(), s.x_parts);
-  y_.locate(o.y, pixels.q0, pixels.q1, s.y_parts);
+// Splits columns of a block, channels of x, for some images and a box of pixels.
+void MatrixWeights::split_channels(const Operands& o, const Block& b, Index n0, Index images, const PixelBox& pixels,
+                                   const Slot& s, Fit& fit) const {
   const bool in_place = plain_ && o.x.dtype == DType::float32 && in_runs(o.x, box_);
-  // Of images in place, and of the flat copies; only boxes of a single image may have fewer rows than others.
-  const Index live_pixels = (pixels.q1[1] - pixels.q0[1]) * box_[2];
-  const Index length = (pixels.q1[1] - pixels.q0[1] - 1) * x_.row() + pixels.q1[2] - pixels.q0[2];
-  const Index steps = batch_ > 1 ? image_steps_ : ceil_div(length, kDepth);
   for (Index c = 0; c < b.n; c += kColumns)
     for (Index n = 0; n < images; ++n) {
-      const Index live = std::min(kColumns, b.n - c), channel = b.g * p.ci + b.n0 + c;
+      const Index live = std::min(kColumns, b.n - c), channel = b.g * spec_.problem.ci + b.n0 + c;
       const float* from = s.plane;
       Index lds = x_pixels_, count = x_pixels_;
-      if (in_place)
+      if (in_place) {
         from = static_cast<const float*>(o.x.data) +
-               o.x.offset({n0 + n, channel, pixels.q0[0], pixels.q0[1], pixels.q0[2]}),
-        lds = o.x.stride[1], count = live_pixels;
-      else
-        for (Index j = 0; j < live; ++j) {
-          x_.copy(kernels_, o.x, s.x_parts, n0 + n, channel + j, 1, s.plane + j * x_pixels_);
-          std::fill(s.plane + j * x_pixels_ + x_.channel(), s.plane + (j + 1) * x_pixels_, 0.0f);
-        }
-      fit.see(unit_.split_columns(s.x + c / kColumns * x_terms_ * x_term() + n * x_image(), x_term(),
-                                  pairings_ > 1 ? batch_ * x_image() : 0, x_terms_, from, lds, static_cast<int>(live),
-                                  count));
+               o.x.offset({n0 + n, channel, pixels.q0[0], pixels.q0[1], pixels.q0[2]});
+        // Only boxes of a single image may have fewer rows than others.
+        lds = o.x.stride[1], count = (pixels.q1[1] - pixels.q0[1]) * box_[2];
+      } else {
+        for (Index j = 0; j < live; ++j) copy_channel(o, n0 + n, channel + j, s, s.plane + j * x_pixels_);
+      }
+      split_columns(n, c, live, from, lds, count, s, fit);
     }
+}
+
+// Splits columns of a block, pairs of a channel and a tap: the pixels that the tap reads.
+void MatrixWeights::split_taps(const Operands& o, const Block& b, Index n0, Index images, const Slot& s,
+                               Fit& fit) const {
+  for (Index c = 0; c < b.n; c += kColumns)
+    for (Index n = 0; n < images; ++n) {
+      const Index live = std::min(kColumns, b.n - c);
+      for (Index j = 0, last = -1; j < live; ++j) {
+        const auto [channel, tap] = pair(o.w, b.n0 + c + j);
+        if (channel != last) copy_channel(o, n0 + n, b.g * spec_.problem.ci + channel, s, s.plane);
+        last = channel;
+        std::copy_n(s.plane + offsets_[static_cast<std::size_t>(tap)], x_pixels_, s.columns + j * x_pixels_);
+      }
+      split_columns(n, c, live, s.columns, x_pixels_, x_pixels_, s, fit);
+    }
+}
+
+void MatrixWeights::split_y(const Operands& o, const Block& b, Index n0, Index images, Index steps, const Slot& s,
+                            Fit& fit) const {
+  const Index whole = steps * kDepth;
   for (Index c = 0; c < b.m; ++c)
     for (Index n = 0; n < images; ++n) {
-      const Index channel = b.g * p.co + b.m0 + c, whole = steps * kDepth;
+      const Index channel = b.g * spec_.problem.co + b.m0 + c;
       std::uint16_t* const to = s.y + c * y_row() + n * image_steps_ * kDepth;
       const auto split = [&](const float* from, FlatPlane plane) {
         plane.length = whole;
@@ -302,22 +373,42 @@ void MatrixWeights::add(const Operands& o, const Block& b, Index round, const Sl
         split(static_cast<const float*>(o.y.data) + origin, source);
       });
     }
-  const Index taps = p.taps();
-  for (Index m = 0; m < b.m; m += kRows) {
-    MatrixCall call;
-    call.a = {s.y + m * y_row(), y_row() * 2, 16 * y_row() * 2, y_term() * 2, y_terms_, y_at_.data()};
-    call.b = {s.x, kColumns * 4, x_terms_ * x_term() * 4, x_term() * 4, x_terms_, x_at_.data()};
-    call.steps = images * steps;
-    call.stretch = kStretch;
-    call.rows = static_cast<int>(std::min(kRows, b.m - m));
-    call.columns = b.n;
-    call.c = tiles + m * taps * pitch();
-    call.ldc = taps * pitch();
-    call.accumulate = accumulate;
-    call.shift = taps_.data();
-    call.shifts = taps;
-    call.shift_c = pitch();
-    unit_.multiply(call);
+}
+
+// Adds the products of the images and pixels of a round; stores those of pairs.
+void MatrixWeights::add(const Operands& o, const Block& b, Index round, const Slot& s, float* tiles, bool accumulate,
+                        Fit& fit) const {
+  const Problem& p = spec_.problem;
+  const PixelBox pixels = pixel_box(round % boxes_, p.y, box_);
+  const Index n0 = round / boxes_ * batch_, images = std::min(batch_, p.n - n0);
+  x_.locate(o.x, pixels.q0, x_.size(), s.x_parts);
+  y_.locate(o.y, pixels.q0, pixels.q1, s.y_parts);
+  // Only boxes of a single image may have fewer rows than others.
+  const Index length = (pixels.q1[1] - pixels.q0[1] - 1) * x_.row() + pixels.q1[2] - pixels.q0[2];
+  const Index steps = batch_ > 1 ? image_steps_ : ceil_div(length, kDepth);
+  split_y(o, b, n0, images, steps, s, fit);
+  MatrixCall call;
+  call.b = {s.x, kColumns * 4, x_terms_ * x_term() * 4, x_term() * 4, x_terms_, x_at_.data()};
+  call.steps = images * steps;
+  call.stretch = kStretch;
+  call.accumulate = accumulate;
+  call.shift = shifts_.data();
+  call.shifts = static_cast<std::int64_t>(shifts_.size());
+  call.shift_c = pitch();
+  for (Index first = 0; first < b.n; first += panel()) {
+    Block part = b;
+    part.n0 += first, part.n = std::min(panel(), b.n - first);
+    folded_ ? split_taps(o, part, n0, images, s, fit) : split_channels(o, part, n0, images, pixels, s, fit);
+    const bool in_place = folded_ && o.w.dtype == DType::float32 && part.n % kColumns == 0 && pairs_are_dense(o.w);
+    call.ldc = in_place ? o.w.stride[0] : static_cast<std::ptrdiff_t>(shifts_.size()) * pitch();
+    for (Index m = 0; m < b.m; m += kRows) {
+      call.a = {s.y + m * y_row(), y_row() * 2, 16 * y_row() * 2, y_term() * 2, y_terms_, y_at_.data()};
+      call.rows = static_cast<int>(std::min(kRows, b.m - m));
+      call.columns = part.n;
+      call.c = in_place ? static_cast<float*>(o.w.data) + place(o.w, part, m, 0) : tiles + (folded_ ? 0 : m * call.ldc);
+      unit_.multiply(call);
+      if (folded_ && !in_place) store_pairs(o.w, part, m, call.rows, tiles);
+    }
   }
 }
 
@@ -325,6 +416,20 @@ void MatrixWeights::store(const Operands& o, const Block& b, const float* tiles,
   const Problem& p = spec_.problem;
   store_weights(kernels_, p, o.w.at({b.g * p.co + b.m0, b.n0, 0, 0, 0}, o.w.size), 0, {b.m, b.n, 0, p.taps(), pitch()},
                 tiles, lines);
+}
+
+// Offset in w of the results of row m and pair j of a block.
+Index MatrixWeights::place(const View& w, const Block& b, Index m, Index j) const {
+  const Problem& p = spec_.problem;
+  const auto [c, tap] = pair(w, b.n0 + j);
+  return w.offset({b.g * p.co + b.m0 + m, c, tap / (p.w[1] * p.w[2]), tap / p.w[2] % p.w[1], tap % p.w[2]});
+}
+
+// Results of rows [m, m + rows) of a block.
+void MatrixWeights::store_pairs(const View& w, const Block& b, Index m, Index rows, const float* tiles) const {
+  for (Index i = m; i < m + rows; ++i, tiles += pitch())
+    for (Index j = 0, count = pairs_are_dense(w) ? b.n : 1; j < b.n; j += count)
+      store_row(kernels_, advance(w.data, w.dtype, place(w, b, i, j)), w.dtype, 1, tiles + j, count);
 }
 
 void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
@@ -341,7 +446,7 @@ void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
     float* const tiles = slabs_ > 1 ? shared + i * elements : s.tiles;
     const Index slab = i % slabs_, first = slab * rounds_ / slabs_, last = (slab + 1) * rounds_ / slabs_;
     for (Index round = first; round < last && fit; ++round) add(o, b, round, s, tiles, round > first, fit);
-    if (slabs_ == 1 && fit) store(o, b, tiles, s.lines);
+    if (slabs_ == 1 && !folded_ && fit) store(o, b, tiles, s.lines);
   });
   if (slabs_ > 1 && fit)
     parallel_for(results, slots(), [&](Index i, int number) {
@@ -356,8 +461,9 @@ void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
 std::string MatrixWeights::explain() const {
   std::ostringstream s;
   s << "matrix w (" << unit_.name << ", " << x_terms_ << 'x' << y_terms_ << " terms): " << m_ << " of "
-    << spec_.problem.co << " output and " << n_ << " of " << spec_.problem.ci << " input channels a task, boxes of "
-    << batch_ << "x1x" << box_[1] << 'x' << box_[2] << " pixels in " << slabs_ << " slabs; " << effort();
+    << spec_.problem.co << " output and " << n_ << " of " << columns_ << " input channels"
+    << (folded_ ? " and taps" : "") << " a task, boxes of " << batch_ << "x1x" << box_[1] << 'x' << box_[2]
+    << " pixels in " << slabs_ << " slabs; " << effort();
   return s.str();
 }
 
