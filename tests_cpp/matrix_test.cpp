@@ -60,8 +60,16 @@ std::vector<Problem> problems() {
   };
 }
 
-std::unique_ptr<GuardedPass> make(Isa isa, const PassSpec& spec) {
+// The passes for an unknown: x has one for small planes too.
+struct Way {
+  Unknown unknown;
+  bool pixels;
+};
+constexpr Way kWays[] = {{Unknown::x, false}, {Unknown::x, true}, {Unknown::w, false}, {Unknown::y, false}};
+
+std::unique_ptr<GuardedPass> make(Isa isa, const PassSpec& spec, bool pixels = false) {
   const KernelSet<float>& kernels = kernel_set<float>(isa);
+  if (pixels) return make_matrix_pixels(spec, kernels, *matrix_kernels(isa));
   return spec.unknown == Unknown::w ? make_matrix_weights(spec, kernels, *matrix_kernels(isa))
                                     : make_matrix(spec, kernels, *matrix_kernels(isa));
 }
@@ -85,12 +93,13 @@ class Matrix : public testing::TestWithParam<std::tuple<Isa, Problem>> {
   static const Problem& p() { return std::get<1>(GetParam()); }
   // Calls f(pass, budget) for every plan.
   template <class F>
-  static void for_each(const Call& call, F&& f) {
+  static void for_each(const Call& call, bool pixels, F&& f) {
+    if (pixels && (p().taps() == 1 || p().stride != kOne)) return;
     std::ostringstream text;
     text << call;
     SCOPED_TRACE(text.str());
-    ASSERT_NE(make(isa(), call.spec(kNoLimit)), nullptr);
-    for_each_plan(call, [&](std::size_t budget) { return make(isa(), call.spec(budget)); }, f);
+    ASSERT_NE(make(isa(), call.spec(kNoLimit), pixels), nullptr);
+    for_each_plan(call, [&](std::size_t budget) { return make(isa(), call.spec(budget), pixels); }, f);
   }
 };
 
@@ -105,7 +114,7 @@ TEST_P(Matrix, KeepsIntegersExact) {
   Random random(51);
   const Layouts other{Layout::channels_last, Layout::permuted, Layout::gaps};
   const Layouts more{Layout::reversed, Layout::blocked, Layout::permuted};
-  for (const Unknown unknown : kUnknowns)
+  for (const auto& [unknown, pixels] : kWays)
     for (const auto& [types, layouts] :
          {std::pair{Types{kFloat, kFloat, kFloat}, Layouts{}}, std::pair{Types{kFloat, kFloat, kFloat}, other},
           std::pair{Types{kHalf, kHalf, kHalf}, Layouts{}}, std::pair{Types{kBFloat, kBFloat, kBFloat}, more},
@@ -115,21 +124,21 @@ TEST_P(Matrix, KeepsIntegersExact) {
       Call call(p(), unknown, types, layouts, layouts != Layouts{});
       call.fill_integers(random);
       const std::vector<double> expected = call.expected();
-      for_each(call, [&](const Pass& pass, std::size_t) { call.check(pass, expected); });
+      for_each(call, pixels, [&](const Pass& pass, std::size_t) { call.check(pass, expected); });
       if (HasFailure()) return;
     }
 }
 
 TEST_P(Matrix, IsWithinTheBoundOfDirectSums) {
   Random random(52);
-  for (const Unknown unknown : kUnknowns)
+  for (const auto& [unknown, pixels] : kWays)
     for (Types types : {Types{kFloat, kFloat, kFloat}, Types{kHalf, kHalf, kHalf}, Types{kBFloat, kBFloat, kBFloat},
                         Types{kFloat, kHalf, kBFloat}, Types{DType::hf32, DType::float32_as_float16, kFloat}}) {
       types[unknown == Unknown::x ? 0 : unknown == Unknown::w ? 1 : 2] = kFloat;
       Call call(p(), unknown, types);
       call.fill_reals(random);
       const std::vector<double> expected = call.expected(), magnitudes = call.magnitudes();
-      for_each(call, [&](const Pass& pass, std::size_t) {
+      for_each(call, pixels, [&](const Pass& pass, std::size_t) {
         const std::vector<double> got = call.run(pass);
         for (std::size_t i = 0; i < got.size(); ++i)
           ASSERT_LE(std::abs(got[i] - expected[i]), bound(p(), unknown) * magnitudes[i])
@@ -140,7 +149,7 @@ TEST_P(Matrix, IsWithinTheBoundOfDirectSums) {
 }
 
 TEST_P(Matrix, HasTheSameBitsForAllThreadsAndLayouts) {
-  for (const Unknown unknown : kUnknowns)
+  for (const auto& [unknown, pixels] : kWays)
     for (const Types& types : {Types{kFloat, kFloat, kFloat}, Types{kFloat, kBFloat, kHalf}})
       for (const std::size_t budget : {kNoLimit, std::size_t{3} << 18}) {
         std::vector<double> expected;
@@ -151,7 +160,7 @@ TEST_P(Matrix, HasTheSameBitsForAllThreadsAndLayouts) {
             set_num_threads(threads);
             Call call(p(), unknown, types, {layout, layout, layout}, true);
             call.fill_reals(random);
-            const auto pass = make(isa(), call.spec(budget, threads));
+            const auto pass = make(isa(), call.spec(budget, threads), pixels);
             if (!pass) continue;
             const std::vector<double> got = call.run(*pass);
             if (expected.empty()) expected = got;
@@ -165,7 +174,7 @@ TEST_P(Matrix, HasTheSameBitsForAllThreadsAndLayouts) {
 // What is not finite shows exactly where a window touches it.
 TEST_P(Matrix, HasTheFootprintOfDirectSums) {
   Random random(54);
-  for (const Unknown unknown : kUnknowns)
+  for (const auto& [unknown, pixels] : kWays)
     for (const auto& [type, value] : {std::pair{kFloat, kNan}, std::pair{kFloat, -kInfinity},
                                       std::pair{kHalf, kInfinity}, std::pair{kBFloat, kNan}})
       for (const std::size_t operand : {0, 1, 2}) {
@@ -174,7 +183,7 @@ TEST_P(Matrix, HasTheFootprintOfDirectSums) {
         call.fill_integers(random);
         call.put_anywhere(operand, random, value);
         const std::vector<double> expected = call.expected();
-        for_each(call, [&](const Pass& pass, std::size_t) { call.check(pass, expected); });
+        for_each(call, pixels, [&](const Pass& pass, std::size_t) { call.check(pass, expected); });
         if (HasFailure()) return;
       }
 }
@@ -191,7 +200,7 @@ Index5 place_of_product(const Problem& p, std::size_t operand, Random& random) {
 
 // What the unit would flush or overflow is computed as the direct pass does, bit for bit.
 TEST_P(Matrix, LeavesHugeAndTinyValuesToTheDirectPass) {
-  for (const Unknown unknown : kUnknowns)
+  for (const auto& [unknown, pixels] : kWays)
     for (const DType type : {kFloat, kBFloat})
       for (const std::size_t operand : {0, 1, 2})
         for (const bool huge : {false, true}) {
@@ -203,7 +212,7 @@ TEST_P(Matrix, LeavesHugeAndTinyValuesToTheDirectPass) {
             call.put(operand, place_of_product(p(), operand, random), -1e30);
           else
             call.fill(operand, [&] { return random.real(-1e-30, 1e-30); });
-          for_each(call, [&](const Pass& pass, std::size_t budget) {
+          for_each(call, pixels, [&](const Pass& pass, std::size_t budget) {
             EXPECT_EQ(call.run(pass), call.run(*make_direct(isa(), call.spec(budget))));
           });
           if (HasFailure()) return;
@@ -235,7 +244,7 @@ TEST_P(MatrixPass, HasLessErrorThanStraightSums) {
   const Problem image = problem(2, 1, 96, 80, {1, 15, 14}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
   const Problem volume = problem(1, 1, 40, 48, {5, 12, 12}, {3, 3, 3}, kOne, kOne, {1, 1, 1});
   for (const Problem& p : {image, volume})
-    for (const Unknown unknown : kUnknowns)
+    for (const auto& [unknown, pixels] : kWays)
       for (const auto& [scale, rectified] :
            {std::pair{1.0, false}, std::pair{1.0, true}, std::pair{0x1p-47, false}, std::pair{0x1p47, true}}) {
         Call call(p, unknown, {kFloat, kFloat, kFloat});
@@ -245,7 +254,7 @@ TEST_P(MatrixPass, HasLessErrorThanStraightSums) {
           for (int i = 0; i < 6; ++i) sum += random.real(-scale, scale);  // about normal
           return rectified ? std::max(sum, 0.0) : sum;
         });
-        const auto pass = make(GetParam(), call.spec(kNoLimit));
+        const auto pass = make(GetParam(), call.spec(kNoLimit), pixels);
         ASSERT_NE(pass, nullptr);
         const std::vector<double> truth = call.expected(), got = call.run(*pass);
         const auto ours = errors(got, truth), straight = errors(call.straight(), truth);
@@ -258,14 +267,14 @@ TEST_P(MatrixPass, HasLessErrorThanStraightSums) {
 // With strict precision elements keep their bound however much others differ: a tiny one is not flushed.
 TEST_P(MatrixPass, IsWithinTheBoundOfEachElementWhereStrict) {
   const Problem p = problem(2, 1, 40, 36, {1, 11, 13}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
-  for (const Unknown unknown : kUnknowns) {
+  for (const auto& [unknown, pixels] : kWays) {
     Call call(p, unknown, {kFloat, kFloat, kFloat});
     Random random(57);
     call.fill([&] { return std::ldexp(random.real(0.5, 1), static_cast<int>(random.integer(-49, 50))); });
     PassSpec spec = call.spec(kNoLimit);
-    const auto flushing = make(GetParam(), spec);
+    const auto flushing = make(GetParam(), spec, pixels);
     spec.precision = Precision::strict;
-    const auto pass = make(GetParam(), spec);
+    const auto pass = make(GetParam(), spec, pixels);
     ASSERT_NE(pass, nullptr);
     const auto direct = make_direct(GetParam(), spec);
     const std::vector<double> got = call.run(*pass), expected = call.expected(), magnitudes = call.magnitudes();
@@ -282,10 +291,10 @@ TEST_P(MatrixPass, IsWithinTheBoundOfEachElementWhereStrict) {
 TEST_P(MatrixPass, TakesEveryWay) {
   std::string all;
   for (const Problem& p : problems())
-    for (const Unknown unknown : kUnknowns) {
+    for (const auto& [unknown, pixels] : kWays) {
       const Call call(p, unknown, {kFloat, kFloat, kFloat});
       for_each_plan(
-          call, [&](std::size_t budget) { return make(GetParam(), call.spec(budget)); },
+          call, [&](std::size_t budget) { return make(GetParam(), call.spec(budget), pixels); },
           [&](const Pass& pass, std::size_t) { all += pass.explain() + '\n'; });
     }
   for (const char* way : {
@@ -299,6 +308,9 @@ TEST_P(MatrixPass, TakesEveryWay) {
            "boxes of 10x1x2x2 pixels in 2 slabs",
            "boxes of 1x1x3x50 pixels in 4 slabs",
            "of 40 output and 32 of 500 input channels a task",
+           "2 images at a time, chunks of 36 of 36 source channels, split once, 14 of 40 channels a task; 3 tasks",
+           "1 images at a time, chunks of 32 of 300 source channels, split by tasks, 7 of 64 channels a task",
+           "chunks of 64 of 120 source channels, split once, 11 of 32 channels a task",
            "of 120 output and 32 of 288 input channels and taps a task, boxes of 2x1x4x5 pixels",
            "of 160 output and 189 of 189 input channels and taps a task, boxes of 1x1x4x5 pixels",
        })
@@ -325,17 +337,20 @@ TEST_P(MatrixPass, AddsTheSmallTermsOfShortSumsFirst) {
 }
 
 TEST_P(MatrixPass, RefusesWhatItCannotServe) {
-  const auto make_for = [](const Problem& p, Unknown unknown, std::size_t budget = kNoLimit) {
-    return make(GetParam(), Call(p, unknown, {kFloat, kFloat, kFloat}).spec(budget));
+  const auto make_for = [](const Problem& p, Unknown unknown, bool pixels = false, std::size_t budget = kNoLimit) {
+    return make(GetParam(), Call(p, unknown, {kFloat, kFloat, kFloat}).spec(budget), pixels);
   };
   const Problem good = problem(1, 1, 64, 64, {1, 20, 20}, {1, 3, 3});
-  for (const Unknown unknown : kUnknowns) {
-    EXPECT_NE(make_for(good, unknown), nullptr);
-    EXPECT_EQ(make_for(good, unknown, 16 << 10), nullptr);
-    EXPECT_EQ(make_for(problem(1, 64, 1, 1, {1, 20, 20}, {1, 3, 3}), unknown), nullptr);  // depthwise
+  for (const auto& [unknown, pixels] : kWays) {
+    EXPECT_NE(make_for(good, unknown, pixels), nullptr);
+    EXPECT_EQ(make_for(good, unknown, pixels, 16 << 10), nullptr);
+    EXPECT_EQ(make_for(problem(1, 64, 1, 1, {1, 20, 20}, {1, 3, 3}), unknown, pixels), nullptr);  // depthwise
   }
   // Phases that differ in what they read, some of which are members of one.
   EXPECT_EQ(make_for(problem(1, 1, 32, 32, {1, 9, 9}, {1, 5, 5}, {1, 4, 4}), Unknown::x), nullptr);
+  EXPECT_EQ(make_for(problem(1, 1, 32, 32, {1, 9, 9}, {1, 3, 3}, {1, 2, 2}), Unknown::x, true), nullptr);
+  EXPECT_EQ(make_for(problem(1, 1, 32, 32, {1, 9, 9}, {1, 1, 1}), Unknown::x, true), nullptr);
+  EXPECT_EQ(make_for(problem(1, 1, 32, 32, {1, 70, 70}, {1, 3, 3}), Unknown::x, true), nullptr);
   // No pixel that a window covers.
   EXPECT_EQ(make_for(problem(1, 1, 32, 32, {1, 1, 1}, {1, 1, 1}, {1, 2, 2}, kOne, {0, 1, 1}), Unknown::x), nullptr);
 }

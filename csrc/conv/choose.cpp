@@ -77,6 +77,11 @@ Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& 
         if constexpr (sizeof(T) == sizeof(float))
           if (const MatrixKernels* unit = matrix_kernels(active_isa())) guarded = make_matrix(spec, native, *unit);
         break;
+      case SumKind::pixels:
+        if constexpr (sizeof(T) == sizeof(float))
+          if (const MatrixKernels* unit = matrix_kernels(active_isa()))
+            guarded = make_matrix_pixels(spec, native, *unit);
+        break;
       case SumKind::winograd:
         for (const auto& transforms : native.winograd)
           if (&transforms - native.winograd == spec.sums[2]) guarded = make_winograd(spec, native, &transforms);
@@ -130,14 +135,15 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   if (const double time = in_rows_nanoseconds(spec, native.lanes, native.rows_mr); time > 0 && automatic && !few)
     if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))
-    if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && unit_may)
+    if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && unit_may) {
       add(spec.unknown == Unknown::w ? make_matrix_weights(spec, native, *unit) : make_matrix(spec, native, *unit));
+      if (spec.unknown == Unknown::x) add(make_matrix_pixels(spec, native, *unit));
+    }
   if (winograd_may) add(make_winograd(spec, native));
-  if (asked) {  // wherever it can serve
-    if (all.size() > 1) all.erase(all.begin());
-    return all;
-  }
-  const auto cost = [&](const Candidate& c) { return c.nanoseconds * (&c == &all.front() ? kWorthwhile : 1); };
+  if (asked && all.size() > 1) all.erase(all.begin());  // wherever it can serve
+  const auto cost = [&](const Candidate& c) {
+    return c.nanoseconds * (&c == &all.front() && !asked ? kWorthwhile : 1);
+  };
   std::iter_swap(all.begin(), std::min_element(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) {
                    return cost(a) < cost(b);
                  }));

@@ -38,7 +38,7 @@ struct PassSpec {
 };
 
 /// The kinds of Sums: {kind, chunk, part or transforms, chunk of the direct pass}, in the units of the pass.
-enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, winograd };
+enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, pixels, winograd };
 inline Sums sums_of(SumKind kind, Index chunk, Index part, Index direct) {
   return {static_cast<Index>(kind), chunk, part, direct};
 }
@@ -133,9 +133,11 @@ template <class T>
 std::unique_ptr<GuardedPass> make_lanes(const PassSpec& spec, const KernelSet<T>& kernels);
 template <class T>
 std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec& spec, const KernelSet<T>& kernels);
-/// On a matrix unit: unknown x, y, and unknown w.
+/// On a matrix unit: unknown x, y, unknown x of small planes, and unknown w.
 std::unique_ptr<GuardedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
                                          const MatrixKernels& unit);
+std::unique_ptr<GuardedPass> make_matrix_pixels(const PassSpec& spec, const KernelSet<float>& kernels,
+                                                const MatrixKernels& unit);
 std::unique_ptr<GuardedPass> make_matrix_weights(const PassSpec& spec, const KernelSet<float>& kernels,
                                                  const MatrixKernels& unit);
 /// Sums of o.y along all axes but 1, to o.bias; `wide` sums in double throughout.
