@@ -34,6 +34,8 @@ constexpr std::size_t kNoLimit = std::size_t{1} << 50;
 // with few channels.
 bool few_channels(const PassSpec& spec) {
   const Problem& p = spec.problem;
+  // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
+  if (spec.unknown == Unknown::w && outer_product(p)) return std::max(p.ci, p.co) <= kFewChannels;
   if (spec.unknown != Unknown::x) return p.co <= kFewChannels;
   Index width = p.ci;
   for (int a = 0; a < 3; ++a) {

@@ -182,19 +182,19 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
     }
     return all_finite(slot.weights, cd_ * count);
   }
-  bool finite = true;
+  const bool in_place = taps_dense && w.dtype == compute_dtype<T>;
   for (Index k = 0; k < count; ++k)
     for (Index c = 0; c < cd_; ++c) {
       const Index k0 = first + (to_x_ ? from + k : c), c0 = to_x_ ? c : from + k;
-      for (Index d = 0; d < (taps_dense ? 1 : p.w[0]); ++d)
+      const T* source = in_place ? static_cast<const T*>(w.data) + w.offset({k0, c0, 0, 0, 0}) : slot.taps;
+      for (Index d = 0; d < (taps_dense ? 1 : p.w[0]) && !in_place; ++d)
         for (Index h = 0; h < (taps_dense ? 1 : p.w[1]); ++h)
           load_row(kernels_, slot.taps + (d * p.w[1] + h) * p.w[2],
                    advance(w.data, w.dtype, w.offset({k0, c0, d, h, 0})), w.dtype, w.stride[4],
                    taps_dense ? taps : p.w[2]);
-      finite &= all_finite(slot.taps, taps);
       T* weights = slot.weights;
       if (count == 1 && cd_ == 1) {
-        for (const Index tap : order_) *weights++ = slot.taps[tap];
+        for (const Index tap : order_) *weights++ = source[tap];
         continue;
       }
       for (std::size_t set = 0; set < sets_.size(); ++set) {
@@ -205,12 +205,14 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
           const Index m0 = result / kernels_.rows_mr * kernels_.rows_mr;
           const Index block = std::min<Index>(kernels_.rows_mr, m - m0);
           T* to = weights + m0 * count * s.taps + k * s.taps * block + result - m0;
-          for (Index t = 0; t < s.taps; ++t, to += block) *to = slot.taps[*tap++];
+          for (Index t = 0; t < s.taps; ++t, to += block) *to = source[*tap++];
         }
         weights += m * count * s.taps;
       }
     }
-  return finite;
+  Index packed = 0;
+  for (const PhaseSet& s : sets_) packed += cd_ * s.members * count * s.taps;
+  return all_finite(slot.weights, packed);
 }
 
 template <class T>
