@@ -101,6 +101,7 @@ def test_any_chunks(case: Case, algorithm: str, nonfinite: bool, seed: int) -> N
         ((33, 64), (31, 29), (3, 3), 2),
         ((32, 33), (11, 13, 12), (3, 3, 3), 1),
         ((64, 64), (200,), (3,), 1),
+        ((128, 320), (12, 13), (5, 5), 1),  # a matrix unit's by pixels
     ],
 )
 def test_many_channels(

@@ -5,7 +5,8 @@
 // lies outside of what the unit serves, the direct pass computes the whole result again. With strict precision that is
 // any element, so that each has the bound of direct sums.
 //
-// matrix.cpp computes images (unknown x and y), matrix_weights.cpp weights (unknown w).
+// matrix.cpp computes images (unknown x and y), matrix_pixels.cpp small ones (unknown x), matrix_weights.cpp weights
+// (unknown w).
 #pragma once
 
 #include <atomic>

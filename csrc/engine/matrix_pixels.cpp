@@ -280,6 +280,7 @@ void MatrixPixels::store(const Operands& o, const Round& round, Index c0, Index 
       transpose(table, 1, plane_, s.products + c * taps, rows_of_.data(), pitch_, static_cast<int>(plane_),
                 static_cast<int>(plane_), std::min(together_, channels - c) * taps);
     }
+    // Planes are added up by the kernel for few channels: a tap each, with weights of one.
     kernels_.rows(1, flat_, s.planes + c % together_ * taps * plane_ + front_, offsets_.data(), taps, ones_.data(),
                   s.sums, 0, false);
     const Index channel = round.g * p.ci + c0 + c;

@@ -38,7 +38,7 @@ struct PassSpec {
 };
 
 /// The kinds of Sums: {kind, chunk, part or transforms, chunk of the direct pass}, in the units of the pass.
-enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, pixels, winograd };
+enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, winograd, pixels };
 inline Sums sums_of(SumKind kind, Index chunk, Index part, Index direct) {
   return {static_cast<Index>(kind), chunk, part, direct};
 }
