@@ -43,6 +43,13 @@ inline int products_of(int a, int b) { return a * b - (a + b > 4) - 2 * (a + b >
 /// Of bringing in an element but splitting it: dense rows, every other one, and those that are read element by element.
 constexpr double kDenseRow = 0.13, kHalfRow = 0.4, kStridedRow = 0.7;
 
+/// Of an element of weights, of which a task takes short pieces of each row, where there are so many that rows come
+/// from memory, each piece from another page (342 channels to 10000, 7 taps: 0.4 and 0.6).
+inline double far_cost(const Problem& p) {
+  constexpr double kFarWeights = 64 << 20;  // bytes: with 38 MB it did not show
+  return static_cast<double>(p.groups * p.co * p.ci * p.taps()) * sizeof(float) > kFarWeights ? 0.5 : 0;
+}
+
 inline double row_cost(const std::array<AxisMap, 3>& maps) {
   return maps[2].src_step == 1 ? kDenseRow : maps[2].src_step == 2 ? kHalfRow : kStridedRow;
 }

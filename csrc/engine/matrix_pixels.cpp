@@ -193,7 +193,7 @@ double MatrixPixels::estimate() const {
   const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const Index pixels = batch_ * volume(), chunks = ceil_div(steps_, chunk_);
   const double y = of(pixels, steps_, kDepth) * (0.15 + 0.09 * y_terms_) * (shared_ ? 1 : of(tasks_));
-  const double w = of(p.co, p.ci, p.taps()) * (0.04 + 0.09 * w_terms_);
+  const double w = of(p.co, p.ci, p.taps()) * (0.04 + 0.09 * w_terms_ + far_cost(p));
   const double calls = of(tasks_, chunks, ceil_div(pixels, kRows));
   const double blocks = of(tasks_) * blocks_of(pixels) * blocks_of(channels_ * p.taps());
   const double products = 32 * unit_.product * of(steps_, products_of(y_terms_, w_terms_));

@@ -298,7 +298,8 @@ double MatrixWeights::estimate() const {
       of(rounds, m_blocks_, columns_, batch_, x_pixels_) * (0.06 * pairings_ * x_terms_ + (folded_ ? kDenseRow : 0));
   const double y = of(rounds, n_blocks_, p.co, batch_) *
                    (of(y_.channel()) * (0.1 * y_terms_ + kDenseRow) + plane_cost(spec_.operands.y.dtype, y_));
-  const double stored = of(p.groups, p.ci, p.co, p.taps()) * (0.2 + 0.3 * static_cast<double>(slabs_ - 1));
+  const double stored =
+      of(p.groups, p.ci, p.co, p.taps()) * (0.2 + (folded_ ? far_cost(p) : 0) + 0.3 * static_cast<double>(slabs_ - 1));
   return blocks * (27 * unit_.product * of(steps, products) + 110) + x + y + stored + 2000;
 }
 
