@@ -106,8 +106,10 @@ bool MatrixPixels::plan() {
   }
   copies_ = !in_place(spec_.operands.w);
   configure(channels_, chunk_, shared_, 1);
-  for (Index i = 0; i < chunk_; ++i) w_at_.push_back(i * w_terms_ * w_term() * 4);
-  for (Index i = 0; i < (shared_ ? steps_ : chunk_); ++i) y_at_.push_back(i * y_terms_ * y_term() * 2);
+  for (Index i = 0; i < chunk_; ++i) {
+    w_at_.push_back(i * w_terms_ * w_term() * 4);
+    y_at_.push_back(i * y_terms_ * y_term() * 2);
+  }
   for (Index d = 0, t = 0; d < p.w[0]; ++d)
     for (Index h = 0; h < p.w[1]; ++h)
       for (Index w = 0; w < p.w[2]; ++w, ++t)
@@ -139,7 +141,7 @@ double MatrixPixels::search(Index threads) {
         for (const bool shared : {true, false}) {
           if (!configure(std::clamp<Index>(columns / p.taps(), 1, p.ci), chunk, shared, threads)) continue;
           if ((rows_ + 1) * pitch_ * 4 > kResultBytes && columns > 2 * kRound) continue;
-          const double time = estimate() * static_cast<double>(round_up(tasks_, threads)) / static_cast<double>(tasks_);
+          const double time = estimate() * waits(threads);
           if (least == 0 || time < least) least = time, best = {batch, channels_, chunk, shared};
         }
   }

@@ -42,6 +42,7 @@ class MatrixWeights final : public GuardedPass {
 
   void set_box();
   void set_columns(bool folded);
+  void list_steps();
   double set_tile(Index threads);
   double estimate() const;
   bool fits(Index threads);
@@ -169,6 +170,7 @@ bool MatrixWeights::plan() {
   nanoseconds_ = set_tile(1);
   for (Index threads = spec_.threads; set_tile(threads) == 0; --threads) {
   }
+  list_steps();
   return true;
 }
 
@@ -202,10 +204,13 @@ void MatrixWeights::set_columns(bool folded) {
   x_pixels_ = folded ? image_steps_ * kDepth : flat_pixels_;
   const auto odd = [](Index at) { return at % 2 == 1; };
   pairings_ = !folded && std::any_of(offsets_.begin(), offsets_.end(), odd) ? 2 : 1;
-  shifts_.assign(folded, 0);
-  if (!folded)
-    for (const Index at : offsets_) shifts_.push_back((at % 2 * batch_ * x_image() + at / 2 * kColumns) * 4);
-  x_at_.clear(), y_at_.clear();
+}
+
+// What calls read, once the plan is made.
+void MatrixWeights::list_steps() {
+  if (folded_) shifts_.push_back(0);
+  for (std::size_t t = 0; t < offsets_.size() && !folded_; ++t)
+    shifts_.push_back((offsets_[t] % 2 * batch_ * x_image() + offsets_[t] / 2 * kColumns) * 4);
   for (Index n = 0; n < batch_; ++n)
     for (Index s = 0; s < image_steps_; ++s) {
       x_at_.push_back((n * x_image() + s * kStep) * 4);
@@ -241,9 +246,7 @@ double MatrixWeights::set_tile(Index threads) {
     double best = 0;
     do {
       if ((!folds && tile_elements() * 4 > kTileBytes) || !fits(threads)) continue;
-      // Threads without a block wait for the others.
-      const double waits = static_cast<double>(round_up(tasks_, threads)) / static_cast<double>(tasks_);
-      const double time = estimate() * waits;
+      const double time = estimate() * waits(threads);
       if (best == 0 || time < best) best = time;
       if (least == 0 || time < least) least = time, m = m_, n = n_, folded = folds;
       if (time > 1.2 * best) break;
@@ -289,7 +292,7 @@ double MatrixWeights::estimate() const {
   const auto cut = [](Index all, Index part) {
     return static_cast<double>(all / part) * blocks_of(part) + blocks_of(all % part);
   };
-  const double blocks = of(rounds, shifts_.size()) * cut(p.co, m_) * cut(columns_, n_);
+  const double blocks = of(rounds, folded_ ? 1 : p.taps()) * cut(p.co, m_) * cut(columns_, n_);
   // Strided rows of small boxes come from many pages.
   const double pages = maps_[2].src_step > 1 ? 200 : 0;
   const double x =
@@ -422,8 +425,9 @@ void MatrixWeights::store(const Operands& o, const Block& b, const float* tiles,
 // Offset in w of the results of row m and pair j of a block.
 Index MatrixWeights::place(const View& w, const Block& b, Index m, Index j) const {
   const Problem& p = spec_.problem;
-  const auto [c, tap] = pair(w, b.n0 + j);
-  return w.offset({b.g * p.co + b.m0 + m, c, tap / (p.w[1] * p.w[2]), tap / p.w[2] % p.w[1], tap % p.w[2]});
+  const auto [channel, tap] = pair(w, b.n0 + j);
+  const Index3 at = tap_at(p, tap);
+  return w.offset({b.g * p.co + b.m0 + m, channel, at[0], at[1], at[2]});
 }
 
 // Results of rows [m, m + rows) of a block.

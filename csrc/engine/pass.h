@@ -87,6 +87,10 @@ class SlottedPass : public Pass {
     slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks, room}));
     return left >= slot_bytes * std::min(least, tasks);
   }
+  /// How many times as long so many threads take as if they shared the tasks evenly: those without one wait.
+  double waits(Index threads) const {
+    return static_cast<double>(round_up(tasks_, threads)) / static_cast<double>(tasks_);
+  }
   int slots() const { return static_cast<int>(slots_); }
   std::string effort() const { return convbwd::effort(tasks_, slots_, workspace_bytes()); }
   std::byte* slot(std::byte* workspace, int number) const { return workspace + shared_bytes_ + number * slot_bytes_; }

@@ -11,6 +11,11 @@ namespace convbwd {
 
 constexpr int kStoreRows = 64;  // rows of a tile that are transposed at a time
 
+/// Where a kernel tap is, an axis.
+inline Index3 tap_at(const Problem& p, Index tap) {
+  return {tap / (p.w[1] * p.w[2]), tap / p.w[2] % p.w[1], tap % p.w[2]};
+}
+
 /// Sums tiles[(i*taps + t)*pitch + j] for channel i < m, kernel tap first_tap + t, channel j < n on the other side.
 struct WeightTile {
   Index m, n, first_tap, taps, pitch;
@@ -34,11 +39,9 @@ void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::
   for (Index first = 0; first < m * taps; first += run)
     for (Index r = first; r < first + run; r += kStoreRows) {
       const int rows = static_cast<int>(std::min<Index>(kStoreRows, first + run - r));
-      const Index t = first_tap + r % taps;
+      const Index3 tap = tap_at(p, first_tap + r % taps);
       const Index at =
-          w.along(rows_axis, r / taps) +
-          (dense ? t
-                 : t / (p.w[1] * p.w[2]) * w.stride[2] + t / p.w[2] % p.w[1] * w.stride[3] + t % p.w[2] * w.stride[4]);
+          w.along(rows_axis, r / taps) + tap[0] * w.stride[2] + tap[1] * w.stride[3] + tap[2] * w.stride[4];
       const T* from = tiles + r * pitch;
       if (!across) {
         for (Index i = 0; i < rows; ++i)
