@@ -19,7 +19,7 @@ constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products,
 constexpr double kInPlace = 1.2;  // of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids)
 constexpr Index kMinTasks = 8;
 constexpr double kMuchWork = 1 << 24;  // products: 0.15 ms
-constexpr int kMaxTileRows = 512;
+constexpr Index kMaxTileRows = 480;  // of a call of the kernel
 
 }  // namespace
 
@@ -195,7 +195,7 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, I
   const Index nh = static_cast<Index>(fh->offset.size()), nw = static_cast<Index>(fw->offset.size());
   each_block(s.columns(channels), [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     std::ptrdiff_t crow[kMaxTileRows];
-    for (int i = 0; i < kernel.mr; ++i) crow[i] = static_cast<std::ptrdiff_t>(i) * kernel.nr;
+    for (Index i = 0; i < std::min(kMaxTileRows, tiles.pitch); ++i) crow[i] = i * kernel.nr;
     const bool in_place = weights_in_place_ && n % kernels_.lanes == 0;
     const T* panel = in_place ? panels + n0 : weights_in_place_ ? packed : panels + n0 * s.taps * k;
     const Index panel_step = in_place ? w.stride[weight_k_] : kernel.nr;
@@ -212,8 +212,8 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, I
                                      : ((td * nh + th) * nw + tw) * k * kernel.nr;
             segments[count++] = {at, b, k};
           }
-      for (Index m = r->start; m < r->start + r->count; m += kernel.mr)
-        kernel.run(static_cast<int>(std::min<Index>(kernel.mr, r->start + r->count - m)), x.data, row + m, x.stride[1],
+      for (Index m = r->start; m < r->start + r->count; m += kMaxTileRows)
+        kernel.run(static_cast<int>(std::min(kMaxTileRows, r->start + r->count - m)), x.data, row + m, x.stride[1],
                    segments, count, panel, panel_step, tiles.data + tiles.pitch * n0 + (tiles.first + m) * kernel.nr,
                    crow, accumulate);
     }

@@ -22,7 +22,7 @@ constexpr Index kStraight = 48;          // products that are not summed in bloc
 constexpr Index kShort = 128, kFewPixels = 24;
 constexpr double kLittle = 1 << 16;  // products of a problem: more would take noticeably longer
 constexpr Index kMinTasks = 8;
-constexpr int kMaxTileRows = 512;
+constexpr int kMaxTileRows = 480;  // of a call of the kernel
 
 template <class T>
 class GatherWeights final : public SlottedPass {
@@ -342,7 +342,7 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
                 row[rows] = c * stride[1] + td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] +
                             tw * p.dilation[2] * stride[4];
                 crow[rows] = (c * taps + t) * pitch;
-                if (++rows == kernel.mr) flush();
+                if (++rows == kMaxTileRows) flush();
               }
         flush();
       }

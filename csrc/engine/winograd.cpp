@@ -203,10 +203,8 @@ class Winograd final : public Tiled<T> {
         for (Index k = k0; k < k1; k += chunk_) {
           const Index len = std::min(chunk_, k1 - k);
           for (Index d = 0; d < depth_; ++d) segments[d] = {d * plane * chunk_, d * len * columns, len};
-          for (Index t = 0; t < tiles; t += kernel.mr)
-            kernel.run(static_cast<int>(std::min<Index>(kernel.mr, tiles - t)), s.v + f * vstep_ + k * source_tiles_,
-                       row + t, 1, segments, depth_, u + f * ustep_ + (k - k0) * depth_ * columns, columns,
-                       s.m + f * mstep_, crow + t, k > 0);
+          kernel.run(static_cast<int>(tiles), s.v + f * vstep_ + k * source_tiles_, row, 1, segments, depth_,
+                     u + f * ustep_ + (k - k0) * depth_ * columns, columns, s.m + f * mstep_, crow, k > 0);
         }
       }
     }

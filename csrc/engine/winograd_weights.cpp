@@ -162,9 +162,8 @@ class WinogradWeights final : public Tiled<T> {
           segments[i] = {(i * (volume + (depth_ - 1) * plane) + d * plane) * lanes_, i * volume * columns, len};
         for (Index f = 0; f < frequencies_; ++f) {
           T* const to = c + ((panel * depth_ + d) * frequencies_ + f) * cstep_;
-          for (Index m = 0; m < r.m; m += kernel.mr)
-            kernel.run(static_cast<int>(std::min<Index>(kernel.mr, r.m - m)), s.v + f * vstep_, row + m, lanes_,
-                       segments, count, s.b + (panel * frequencies_ + f) * bstep_, columns, to, crow + m, accumulate);
+          kernel.run(static_cast<int>(r.m), s.v + f * vstep_, row, lanes_, segments, count,
+                     s.b + (panel * frequencies_ + f) * bstep_, columns, to, crow, accumulate);
         }
       }
     }

@@ -90,6 +90,8 @@ INLINE void store_part(T* p, V<T> v, int n) {
 #else
 #define KEEP(v)
 #endif
+// Keeps a pointer in its register: GCC otherwise makes one of each expression of it and moves all of them.
+#define HIDE(p) asm("" : "+r"(p))
 
 // ---------------------------------------------------------------------------------------------------- conversions
 
@@ -219,27 +221,31 @@ void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, co
   clear(acc);
   if constexpr (kBlock) clear(sum);
   std::int64_t room = kBlock;
-  constexpr int kRows = kDense ? 1 : M;
-  const T* p[kRows];
-  UNROLL for (int i = 0; i < kRows; ++i) p[i] = x + row[i];
+  std::ptrdiff_t apart[M];
+  UNROLL for (int i = 0; i < M; ++i) apart[i] = kDense ? i : row[i] - row[0];
   for (const Segment* end = seg + count; seg != end; ++seg) {
-    const T* q = b + seg->b;
-    std::ptrdiff_t o = seg->x;
+    const T *p = x + row[0] + seg->x, *q = b + seg->b;
+    const auto step = [&]() __attribute__((always_inline)) {
+      V<T> v[NV];
+      UNROLL for (int j = 0; j < NV; ++j) {
+        v[j] = loadu(q + j * L);
+        KEEP(v[j]);
+      }
+      // The line that the next tile reads; worth up to 15 % where the image operand is read in place.
+      __builtin_prefetch(p + apart[M - 1] + L);
+      UNROLL for (int i = 0; i < M; ++i) {
+        const V<T> s = splat(p[apart[i]]);
+        UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += s * v[j];
+      }
+      p += xstep, q += bstep;
+      HIDE(p);
+      HIDE(q);
+    };
     for (std::int64_t left = seg->len, part; left > 0; left -= part) {
       part = kBlock && room < left ? room : left;
-      for (std::int64_t k = part; k > 0; --k, o += xstep, q += bstep) {
-        V<T> v[NV];
-        UNROLL for (int j = 0; j < NV; ++j) {
-          v[j] = loadu(q + j * L);
-          KEEP(v[j]);
-        }
-        // The line that the next tile reads; worth up to 15 % where the image operand is read in place.
-        __builtin_prefetch(p[kRows - 1] + o + (kDense ? M : L));
-        UNROLL for (int i = 0; i < M; ++i) {
-          const V<T> s = splat(kDense ? p[0][o + i] : p[kDense ? 0 : i][o]);
-          UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += s * v[j];
-        }
-      }
+      std::int64_t k = part;
+      for (; k > 1; k -= 2) step(), step();  // 5 to 8 % faster than one by one where the panel comes from L2
+      if (k) step();
       if constexpr (kBlock) {
         if ((room -= part) > 0) continue;
         room = kBlock;
@@ -256,27 +262,32 @@ void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, co
   }
 }
 
+template <class T, int M, int NV, int kBlock>
+void gather_rows(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg,
+                 std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow,
+                 bool accumulate) {
+  if constexpr (M > 1) {
+    if (m < M) return gather_rows<T, M - 1, NV, kBlock>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+  }
+  gather_tile<T, M, NV, kBlock>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+}
+
+// Tiles of MR rows; where that is more than there are registers for addresses, of those that lie side by side.
 template <class T, int MR, int NV, int kBlock = 0>
 void gather(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
             const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
-  if constexpr (MR > kPointers) {
-    while (m > 0) {
-      int dense = 1;  // rows that lie side by side
-      while (dense < m && row[dense] == row[0] + dense) ++dense;
-      const int rows = dense == MR ? MR : m < kPointers ? m : kPointers;
-      if (dense == MR)
+  constexpr int kRows = MR > kPointers ? kPointers : MR;
+  for (int rows; m > 0; m -= rows, row += rows, crow += rows) {
+    if constexpr (MR > kPointers) {
+      rows = 1;
+      while (rows < m && rows < MR && row[rows] == row[0] + rows) ++rows;
+      if (rows == MR) {
         gather_tile<T, MR, NV, kBlock, true>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
-      else if (dense >= kPointers)
-        gather_tile<T, kPointers, NV, kBlock, true>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
-      else
-        gather<T, kPointers, NV, kBlock>(rows, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
-      m -= rows, row += rows, crow += rows;
+        continue;
+      }
     }
-  } else {
-    if constexpr (MR > 1) {
-      if (m < MR) return gather<T, MR - 1, NV, kBlock>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
-    }
-    gather_tile<T, MR, NV, kBlock>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+    rows = m < kRows ? m : kRows;
+    gather_rows<T, kRows, NV, kBlock>(rows, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
   }
 }
 
@@ -446,11 +457,11 @@ constexpr KernelSet<T> make_set(const char* name) {
       L,
 #if VECTOR_REGISTERS >= 32
       {{"gather 16x1v", 16, L, gather<T, 16, 1>},
-       {"gather 8x2v", 8, 2 * L, gather<T, 8, 2>},
+       {"gather 12x2v", 12, 2 * L, gather<T, 12, 2>},
        {"gather 8x3v", 8, 3 * L, gather<T, 8, 3>},
        {"gather 6x4v", 6, 4 * L, gather<T, 6, 4>}},
       {{"gather 16x1v", 16, L, gather<T, 16, 1, kStraight>},
-       {"gather 8x2v", 8, 2 * L, gather<T, 8, 2, kStraight>},
+       {"gather 12x2v", 12, 2 * L, gather<T, 12, 2, kStraight>},
        {"gather 8x3v", 8, 3 * L, gather<T, 8, 3, kStraight>},
        {"gather 6x4v", 6, 4 * L, gather<T, 6, 4, kStraight>}},
       4,
