@@ -207,6 +207,31 @@ TEST(RandomProblems, ComputeWhatTheDefinitionSays) {
   }
 }
 
+// Formats that keep results from being formed where they belong leave every bit as it is.
+TEST(Pointwise, SumsAsOtherLayoutsDo) {
+  for (const KernelSet<float>* set : {&kernel_set<float>(Isa::generic), &kernel_set<float>(active_isa())})
+    for (const Unknown unknown : {Unknown::x, Unknown::y})
+      for (const Problem& p : {problem(2, 2, 60, 64, {1, 10, 10}, {1, 1, 1}),
+                               problem(1, 1, unknown == Unknown::x ? 400 : 1600, unknown == Unknown::x ? 1600 : 400,
+                                       {1, 10, 10}, {1, 1, 1})}) {
+        std::vector<double> expected;
+        for (const Layout layout : {Layout::channels_last, Layout::dense})
+          for (const int threads : {1, 2, 3}) {
+            Random random(29);
+            set_num_threads(threads);
+            const DType t = DType::float32;
+            Call call(p, unknown, {t, t, t}, {layout, Layout::dense, layout}, true);
+            call.fill_reals(random);
+            const auto pass = make_gather(call.spec(kNoLimit, threads), *set);
+            EXPECT_EQ(pass->explain().starts_with("pointwise"), layout == Layout::dense) << pass->explain();
+            const std::vector<double> got = call.run(*pass);
+            if (expected.empty()) expected = got;
+            ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0)
+                << to_string(p) << '\n' << pass->explain();
+          }
+      }
+}
+
 // A part of an image may take rows where the whole takes lanes.
 TEST(Lanes, SumAsRowsDo) {
   for (const KernelSet<float>* set : kernel_sets<float>())
@@ -243,7 +268,8 @@ TEST(Plans, TakeEveryWay) {
   for (const Way& way : std::vector<Way>{
            {"weights packed once", Unknown::y, make_gather, wide},
            {"weights packed once", Unknown::x, make_gather, wide},
-           {"weights packed by tasks", Unknown::y, make_gather, pointwise},
+           {"weights packed by tasks", Unknown::y, make_gather, problem(1, 1, 32, 40, {1, 6, 6}, {1, 1, 1})},
+           {"pointwise y", Unknown::y, make_gather, pointwise},
            {"weights in place", Unknown::x, make_gather, problem(2, 1, 32, 48, {1, 2, 2}, {1, 1, 1})},
            {"weights packed by tasks", Unknown::x, make_gather, wide, DType::float32, 24 << 10},
            {"image in place", Unknown::x, make_gather, wide},

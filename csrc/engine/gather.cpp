@@ -438,6 +438,7 @@ template <class T>
 std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kernels) {
   auto pass = std::make_unique<Gather<T>>(spec, kernels);
   if (!pass->plan()) return nullptr;
+  if (auto in_place = pass->in_place()) return in_place;
   return pass;
 }
 template std::unique_ptr<Pass> make_gather(const PassSpec&, const KernelSet<float>&);

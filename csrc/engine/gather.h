@@ -15,10 +15,18 @@
 namespace convbwd {
 
 template <class T>
+std::unique_ptr<Pass> make_pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked);
+
+template <class T>
 class Gather final : public SlottedPass {
  public:
   Gather(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
+  /// A pass that forms the same sums where they belong; null where there is none.
+  std::unique_ptr<Pass> in_place() const {
+    const bool may = spec_.problem.pointwise() && kernels_.any_bstep;
+    return may ? make_pointwise(spec_, kernels_, chunk_, blocked_) : nullptr;
+  }
 
   std::string explain() const override;
   Index3 tile() const override {

@@ -22,6 +22,8 @@ constexpr Index kStraight = 48;          // products that are not summed in bloc
 constexpr Index kShort = 128, kFewPixels = 24;
 constexpr double kLittle = 1 << 16;  // products of a problem: more would take noticeably longer
 constexpr Index kMinTasks = 8;
+// Each task packs its panel: as many rows of so few pixels are quicker without slabs.
+constexpr Index kManyRows = 192, kMostPacked = 2048;
 constexpr int kMaxTileRows = 480;  // of a call of the kernel
 
 template <class T>
@@ -53,11 +55,12 @@ class GatherWeights final : public SlottedPass {
     Index g, n0, n, m0, m, t0, taps, pitch;
   };
   Block block_of(Index number) const;
-  // Whether they are formed where they belong: a few products, rows of whole vectors that are rows of w.
-  bool in_place(const View& w, const Block& b) const {
-    return swap_ && slabs_ == 1 && chunk_count_ == 1 && w.dtype == compute_dtype<T> && w.plain() && w.stride[1] == 1 &&
-           b.n % kernels_.lanes == 0;
+  // Whether results are formed where they belong, which rows of whole vectors that are rows of w can be.
+  bool in_place() const {
+    const View& w = spec_.operands.w;
+    return swap_ && slabs_ == 1 && w.dtype == compute_dtype<T> && w.plain() && w.stride[1] == 1;
   }
+  bool in_place(const Block& b) const { return in_place() && b.n % kernels_.lanes == 0; }
   View weights(const Operands& o, const Block& b) const {
     return o.w.at({b.g * spec_.problem.co + (swap_ ? b.m0 : b.n0), swap_ ? b.n0 : b.m0, 0, 0, 0}, o.w.size);
   }
@@ -74,8 +77,8 @@ class GatherWeights final : public SlottedPass {
   Index width() const { return vectors_ * kernels_.lanes; }
 
   const KernelSet<T>& kernels_;
-  // A pointwise problem is symmetric: the image with fewer channels is the one to pack, or x, where there is little but
-  // results: they are rows of w then.
+  // A pointwise problem is symmetric: x is the image to pack, its channels being columns as they are in w, unless
+  // packing it takes longer than transposing the results.
   bool swap_ = false;
   Index cm_, cn_;
   bool copy_ = false;  // image operand through a tile copy
@@ -94,7 +97,7 @@ template <class T>
 GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels)
     : SlottedPass(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
-  swap_ = p.pointwise() && p.ci >= kernels_.lanes && (2 * p.co > 3 * p.ci || outer_product(p));
+  swap_ = p.pointwise() && p.ci >= kernels_.lanes && (p.ci - p.co) * p.n * p.y_plane() < p.ci * p.co;
   cm_ = swap_ ? p.co : p.ci;
   cn_ = swap_ ? p.ci : p.co;
   copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;
@@ -140,7 +143,8 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
   rows_ = copy_rows_ = std::min(rows, cm_);
   row_blocks_ = ceil_div(cm_, rows_);
   column_blocks_ = ceil_div(cn_, width());
-  tile_elements_ = rows_ * taps_ * std::min(width(), round_up(cn_, kernels_.lanes));
+  const Index last = cn_ % width(), columns = in_place() ? (last % kernels_.lanes ? last : 0) : std::min(width(), cn_);
+  tile_elements_ = rows_ * taps_ * round_up(columns, kernels_.lanes);
   if (copy_) {
     Index4 reach{1, 1, 1, 1};
     for (std::size_t i = 0; i < 4; ++i) {
@@ -207,7 +211,8 @@ bool GatherWeights<T>::search() {
   const Index results = p.groups * ceil_div(cn_, widest * lanes);
   const Index full_tile = cm_ * p.taps() * std::min(widest * lanes, round_up(cn_, lanes)) * item;
   const Index parts = std::max<Index>(1, full_tile / kTileBytes);
-  if (results * parts < kMinTasks && chunk_count_ > 1) {
+  const bool whole = swap_ && cm_ >= kManyRows && volume <= kMostPacked;
+  if (results * parts < kMinTasks && chunk_count_ > 1 && !whole) {
     const Index wanted = std::min(chunk_count_, ceil_div(kMinTasks, results * parts));
     const Index room = budget / 2 / std::max<Index>(1, results * full_tile);
     slabs_ = std::max<Index>(1, std::min(wanted, room));
@@ -215,7 +220,8 @@ bool GatherWeights<T>::search() {
   for (int v = widest; v >= 1; --v) {
     const int mr = kernels_.gather[v - 1].mr;
     const Index row_bytes = p.taps() * v * lanes * item;
-    const Index most = std::max<Index>(1, kTileBytes / row_bytes);
+    Index most = std::max<Index>(1, kTileBytes / row_bytes);
+    if (whole && results < kMinTasks && results % 2 == 1) most = std::min(most, ceil_div(cm_, Index{2}));
     for (Index rows = ceil_div(cm_, ceil_div(cm_, most)); rows >= 1;
          rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2) {
       // Each task packs its panel: slabs do not pay for tasks of single rows.
@@ -368,7 +374,8 @@ void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
     Block b = block_of(i / slabs_);
     Carver carver(slot(workspace, number));
     const Slot s = carve(carver);
-    if (const View w = weights(o, b); in_place(w, b)) {
+    if (in_place(b)) {
+      const View w = weights(o, b);
       b.pitch = w.stride[0];
       return sum(o, b, 0, s, static_cast<T*>(w.data));
     }

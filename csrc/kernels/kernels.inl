@@ -220,6 +220,8 @@ void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, co
   };
   clear(acc);
   if constexpr (kBlock) clear(sum);
+  // Results that come from memory are there when the sum is.
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(c + crow[i] + j * L, 1);
   std::int64_t room = kBlock;
   std::ptrdiff_t apart[M];
   UNROLL for (int i = 0; i < M; ++i) apart[i] = kDense ? i : row[i] - row[0];

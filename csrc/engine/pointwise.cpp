@@ -1,0 +1,162 @@
+// Unknown x and unknown y of pointwise problems whose images lie in memory as matrices [channel][pixel]. The gathering
+// kernel the other way round: rows are destination channels, whose weights it reads in place, columns are pixels, which
+// are packed, and sums are formed where they belong. So nothing is transposed, and few bytes of workspace serve any
+// number of channels. Sums are those of the Gather pass that would do it for other layouts.
+#include <sstream>
+
+#include "engine/estimate.h"
+#include "engine/gather.h"
+
+namespace convbwd {
+namespace {
+
+constexpr Index kPixels = 256;  // of a task: they share the weights of a chunk, which come from L2
+constexpr Index kMinTasks = 8;
+constexpr Index kLeastRows = 96;   // of a task: packing costs as much as the products of 8 rows
+constexpr Index kRows = 24;        // of a call of the kernel: whole tiles of each
+constexpr Index kPanelBytes = 96 << 10;  // packed at a time: long rows of results are written quicker
+constexpr Index kLeastChunk = 128;  // of source channels: below, adding up results takes too long
+constexpr Index kSameSets = 4096;  // bytes apart: lines of the first-level cache that meet in one set
+
+template <class T>
+class Pointwise final : public SlottedPass {
+ public:
+  Pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked)
+      : SlottedPass(spec),
+        kernels_(kernels),
+        to_x_(spec.unknown == Unknown::x),
+        cs_(to_x_ ? spec.problem.co : spec.problem.ci),
+        cd_(to_x_ ? spec.problem.ci : spec.problem.co),
+        plane_(spec.problem.y_plane()),
+        chunk_(chunk),
+        blocked_(blocked) {}
+
+  bool plan() {
+    const Operands& o = spec_.operands;
+    const View &s = image(o), &d = destination(o);
+    if (o.w.dtype != compute_dtype<T> || !o.w.plain() || d.dtype != compute_dtype<T>) return false;
+    if (!dense_planes(s) || !dense_planes(d)) return false;
+    vectors_ = widest_block(kernels_, plane_);
+    // Products with idle lanes, and weights that meet in the cache, cost more than transposing the results.
+    const Index ideal = 8 * plane_, cost = column_cost(kernels_, plane_, vectors_) * kernels_.lanes;
+    if (vectors_ < kernels_.gather_count || 8 * cost > 9 * ideal || cd_ < kLeastRows / 2 || cs_ > 4 * cd_) return false;
+    if (chunk_ < std::min(cs_, kLeastChunk)) return false;
+    if (weight_step(o.w) * static_cast<Index>(sizeof(T)) % kSameSets == 0) return false;
+    const Index images = spec_.problem.n * spec_.problem.groups, panels = ceil_div(plane_, width());
+    per_task_ = std::clamp<Index>(images * panels / kMinTasks, 1, std::max<Index>(1, kPixels / width()));
+    per_task_ = ceil_div(panels, ceil_div(panels, per_task_));
+    pixel_blocks_ = ceil_div(panels, per_task_);
+    const Index parts = std::clamp<Index>(kMinTasks / (images * pixel_blocks_), 1, std::max<Index>(1, cd_ / kLeastRows));
+    rows_ = ceil_div(cd_, parts);
+    packed_ = std::clamp<Index>(kPanelBytes / (chunk_ * width() * static_cast<Index>(sizeof(T))), 1, per_task_);
+    row_blocks_ = ceil_div(cd_, rows_);
+    Carver slot;
+    carve(slot);
+    return share(images * pixel_blocks_ * row_blocks_, 0, static_cast<Index>(slot.used()), 2);
+  }
+
+  Sums summation() const override { return sums_of(SumKind::gather, 0, 0, 2 * chunk_ + blocked_); }
+
+  void run(const Operands& o, std::byte* workspace) const override {
+    parallel_for(tasks_, slots(), [&](Index i, int number) {
+      Carver carver(slot(workspace, number));
+      const Slot s = carve(carver);
+      const Index image = i / row_blocks_ / pixel_blocks_, groups = spec_.problem.groups;
+      const Index m0 = i % row_blocks_ * rows_, p0 = i / row_blocks_ % pixel_blocks_ * per_task_ * width();
+      task(o, image / groups, image % groups, {m0, std::min(cd_, m0 + rows_)},
+           {p0, std::min(plane_, p0 + per_task_ * width())}, s);
+    });
+  }
+
+  std::string explain() const override {
+    std::ostringstream s;
+    s << "pointwise " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name
+      << "): " << per_task_ * width() << " of " << plane_ << " pixels and " << rows_ << " of " << cd_
+      << " channels a task, chunks of " << chunk_ << " of " << cs_
+      << " source channels; weights and results in place; " << effort();
+    return s.str();
+  }
+
+ private:
+  struct Slot {
+    T *panels, *edge, *bias;
+    std::ptrdiff_t *row, *crow, *edge_row;
+  };
+  Index width() const { return vectors_ * kernels_.lanes; }
+  const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
+  const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
+  Index weight_row(const View& w) const { return w.stride[to_x_ ? 1 : 0]; }
+  Index weight_step(const View& w) const { return w.stride[to_x_ ? 0 : 1]; }
+
+  Slot carve(Carver& carver) const {
+    Slot s{};
+    s.panels = carver.take<T>(packed_ * chunk_ * width());
+    s.edge = carver.take<T>(plane_ % kernels_.lanes ? kRows * round_up(plane_ % width(), kernels_.lanes) : 0);
+    s.bias = carver.take<T>(rows_);
+    s.row = carver.take<std::ptrdiff_t>(kRows);
+    s.crow = carver.take<std::ptrdiff_t>(kRows);
+    s.edge_row = carver.take<std::ptrdiff_t>(kRows);
+    return s;
+  }
+
+  void task(const Operands& o, Index n, Index g, const Range& rows, const Range& pixels, const Slot& s) const {
+    const View &from = image(o), &to = destination(o);
+    const Index row = weight_row(o.w), step = weight_step(o.w), pitch = to.stride[1];
+    const Index edge = round_up(plane_ % width(), kernels_.lanes);
+    for (Index i = 0; i < kRows; ++i) s.row[i] = i * row, s.crow[i] = i * pitch, s.edge_row[i] = i * edge;
+    const T* const weights = static_cast<const T*>(o.w.data) + g * spec_.problem.co * o.w.stride[0] + rows.begin * row;
+    T* const results = static_cast<T*>(to.data) + n * to.stride[0] + (g * cd_ + rows.begin) * pitch;
+    for (Index k0 = 0; k0 < cs_; k0 += chunk_)
+      for (Index q = pixels.begin; q < pixels.end; q += packed_ * width()) {
+        const Index k = std::min(chunk_, cs_ - k0), end = std::min(pixels.end, q + packed_ * width());
+        for (Index p = q; p < end; p += width()) {
+          const Index count = std::min(width(), end - p), columns = round_up(count, kernels_.lanes);
+          kernels_.pad[static_cast<int>(from.dtype)](
+              s.panels + (p - q) * k, columns,
+              advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k0) * from.stride[1] + p), from.stride[1],
+              1, k, 0, count, columns - count);
+        }
+        const Segment segment{0, 0, k};
+        for (Index m = 0; m < rows.size(); m += kRows)
+          for (Index p = q; p < end; p += width()) {
+            const Index live = std::min(kRows, rows.size() - m), count = std::min(width(), end - p);
+            const GatherKernel<T>& kernel =
+                (blocked_ ? kernels_.blocked : kernels_.gather)[ceil_div(count, kernels_.lanes) - 1];
+            const bool whole = count == kernel.nr;
+            T* const c = results + m * pitch + p;
+            kernel.run(static_cast<int>(live), weights + m * row + k0 * step, s.row, step, &segment, 1,
+                       s.panels + (p - q) * k, kernel.nr, whole ? c : s.edge, whole ? s.crow : s.edge_row,
+                       whole && k0 > 0);
+            for (Index i = 0; i < live && !whole; ++i)
+              for (Index j = 0; j < count; ++j)
+                c[i * pitch + j] = (k0 > 0 ? c[i * pitch + j] : T{}) + s.edge[s.edge_row[i] + j];
+          }
+      }
+    if (!o.bias.data) return;
+    load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + rows.begin) * o.bias.stride[1]),
+             o.bias.dtype, o.bias.stride[1], rows.size());
+    for (Index m = 0; m < rows.size(); ++m)
+      for (Index p = pixels.begin; p < pixels.end; ++p) results[m * pitch + p] += s.bias[m];
+  }
+
+  const KernelSet<T>& kernels_;
+  const bool to_x_;
+  const Index cs_, cd_, plane_;  // source channels and destination channels of a group
+  const Index chunk_;            // of source channels
+  const bool blocked_;
+  int vectors_ = 1;
+  Index per_task_ = 1, packed_ = 1, pixel_blocks_ = 1, rows_ = 1, row_blocks_ = 1;  // a task's panels; destination channels
+};
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<Pass> make_pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked) {
+  auto pass = std::make_unique<Pointwise<T>>(spec, kernels, chunk, blocked);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+template std::unique_ptr<Pass> make_pointwise(const PassSpec&, const KernelSet<float>&, Index, bool);
+template std::unique_ptr<Pass> make_pointwise(const PassSpec&, const KernelSet<double>&, Index, bool);
+
+}  // namespace convbwd
