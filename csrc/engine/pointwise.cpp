@@ -13,6 +13,7 @@ namespace {
 constexpr Index kPixels = 256;  // of a task: they share the weights of a chunk, which come from L2
 constexpr Index kMinTasks = 8;
 constexpr Index kLeastRows = 96;   // of a task: packing costs as much as the products of 8 rows
+constexpr Index kFewRows = 24;
 constexpr Index kRows = 24;        // of a call of the kernel: whole tiles of each
 constexpr Index kPanelBytes = 96 << 10;  // packed at a time: long rows of results are written quicker
 constexpr Index kLeastChunk = 128;  // of source channels: below, adding up results takes too long
@@ -39,20 +40,23 @@ class Pointwise final : public SlottedPass {
     vectors_ = widest_block(kernels_, plane_);
     // Products with idle lanes, and weights that meet in the cache, cost more than transposing the results.
     const Index ideal = 8 * plane_, cost = column_cost(kernels_, plane_, vectors_) * kernels_.lanes;
-    if (vectors_ < kernels_.gather_count || 8 * cost > 9 * ideal || cd_ < kLeastRows / 2 || cs_ > 4 * cd_) return false;
+    if (vectors_ < kernels_.gather_count || 8 * cost > 9 * ideal || same_sets(weight_step(o.w))) return false;
+    // Few destination channels do not pay for packing the source, unless its planes would meet in the cache.
+    if (cd_ < (same_sets(s.stride[1]) ? kFewRows : cs_ > 2 * cd_ ? kLeastRows : 2 * kFewRows)) return false;
     if (chunk_ < std::min(cs_, kLeastChunk)) return false;
-    if (weight_step(o.w) * static_cast<Index>(sizeof(T)) % kSameSets == 0) return false;
     const Index images = spec_.problem.n * spec_.problem.groups, panels = ceil_div(plane_, width());
     per_task_ = std::clamp<Index>(images * panels / kMinTasks, 1, std::max<Index>(1, kPixels / width()));
     per_task_ = ceil_div(panels, ceil_div(panels, per_task_));
     pixel_blocks_ = ceil_div(panels, per_task_);
     const Index parts = std::clamp<Index>(kMinTasks / (images * pixel_blocks_), 1, std::max<Index>(1, cd_ / kLeastRows));
     rows_ = ceil_div(cd_, parts);
-    packed_ = std::clamp<Index>(kPanelBytes / (chunk_ * width() * static_cast<Index>(sizeof(T))), 1, per_task_);
-    row_blocks_ = ceil_div(cd_, rows_);
-    Carver slot;
-    carve(slot);
-    return share(images * pixel_blocks_ * row_blocks_, 0, static_cast<Index>(slot.used()), 2);
+    const Index panel = chunk_ * width() * static_cast<Index>(sizeof(T));
+    for (packed_ = std::clamp<Index>(kPanelBytes / panel, 1, per_task_); packed_ > 0; --packed_) {
+      Carver slot;
+      carve(slot);
+      if (share(images * pixel_blocks_ * row_blocks_, 0, static_cast<Index>(slot.used()), 2)) return true;
+    }
+    return false;
   }
 
   Sums summation() const override { return sums_of(SumKind::gather, 0, 0, 2 * chunk_ + blocked_); }
@@ -82,6 +86,7 @@ class Pointwise final : public SlottedPass {
     T *panels, *edge, *bias;
     std::ptrdiff_t *row, *crow, *edge_row;
   };
+  static bool same_sets(Index apart) { return apart * static_cast<Index>(sizeof(T)) % kSameSets == 0; }
   Index width() const { return vectors_ * kernels_.lanes; }
   const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
