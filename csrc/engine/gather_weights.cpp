@@ -12,7 +12,8 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kChunkPixels = 512;      // products of a chunk: the panel stays in L2
+// Products of a chunk: the panel stays in L2. Longer ones are up to 8 % faster, but leave fewer chunks to share.
+constexpr Index kChunkPixels = 512, kLongChunkPixels = 1024;
 constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside the panel
 constexpr Index kLeastPixels = 32;       // of a chunk: below, narrower columns are better
 constexpr Index kCopyBytes = 32 << 10;   // of the image that are copied at a time: stay in L1 beside the panel's rows
@@ -195,7 +196,11 @@ bool GatherWeights<T>::search() {
   const Index volume = p.n * p.y_plane();
   while (widest > 1 && affordable(widest) < std::min(kLeastPixels, volume)) --widest;
   const bool by_image = volume > kStraight && volume <= kShort && p.y_plane() <= kFewPixels && p.products() <= kLittle;
-  Index pixels = std::min(by_image ? p.y_plane() : kChunkPixels, affordable(widest));
+  const Index results = p.groups * ceil_div(cn_, widest * lanes);
+  const Index full_tile = cm_ * p.taps() * std::min(widest * lanes, round_up(cn_, lanes)) * item;
+  const Index parts = std::max<Index>(1, full_tile / kTileBytes);
+  const Index longest = results * parts >= kMinTasks ? kLongChunkPixels : kChunkPixels;
+  Index pixels = std::min(by_image ? p.y_plane() : longest, affordable(widest));
   if (pixels < 1) return false;
   for (int i = 3; i >= 0; --i) {
     const auto a = static_cast<std::size_t>(i);
@@ -208,9 +213,6 @@ bool GatherWeights<T>::search() {
   chunk_pixels_ = chunk_[0] * chunk_[1] * chunk_[2] * chunk_[3];
   chunk_count_ = chunks_[0] * chunks_[1] * chunks_[2] * chunks_[3];
   slabs_ = 1;
-  const Index results = p.groups * ceil_div(cn_, widest * lanes);
-  const Index full_tile = cm_ * p.taps() * std::min(widest * lanes, round_up(cn_, lanes)) * item;
-  const Index parts = std::max<Index>(1, full_tile / kTileBytes);
   const bool whole = swap_ && cm_ >= kManyRows && volume <= kMostPacked;
   if (results * parts < kMinTasks && chunk_count_ > 1 && !whole) {
     const Index wanted = std::min(chunk_count_, ceil_div(kMinTasks, results * parts));
