@@ -72,9 +72,10 @@ double in_rows_nanoseconds(const PassSpec& spec, int lanes, int rows_mr) {
   const Problem& p = spec.problem;
   const bool to_x = spec.unknown == Unknown::x;
   const Index source = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
-  if (!p.pointwise() || spec.unknown == Unknown::w || results > 2 * source || p.y_plane() < 32 * lanes) return 0;
+  if (!p.pointwise() || spec.unknown == Unknown::w || results > 2 * source || source >= 24 || p.y_plane() < 32 * lanes)
+    return 0;
   const double images = static_cast<double>(p.n * p.groups * p.y_plane());
-  const double rows = static_cast<double>(round_up(results, rows_mr)) * std::max(1.0, source / 96.0);
+  const double rows = static_cast<double>(round_up(results, rows_mr));
   return 2000 + far_nanoseconds(spec) +
          images * (0.235 * rows * static_cast<double>(source) / lanes + 0.15 * static_cast<double>(results));
 }

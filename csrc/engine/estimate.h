@@ -10,8 +10,7 @@ namespace convbwd {
 double direct_nanoseconds(const PassSpec& spec, int lanes);
 
 /// Time of a pointwise pass whose vectors run along pixels in place, fitted as that of direct passes is, and to 20 %; 0
-/// where it is never the quickest: many results of few sums are written slowly, many sources fall on the same cache
-/// sets.
+/// where it is never the quickest: many results of few sums are written slowly, many sources are better packed.
 double in_rows_nanoseconds(const PassSpec& spec, int lanes, int rows_mr);
 
 /// Whether the weights' gradient is little more than the products of channels: writing it is most of the work.

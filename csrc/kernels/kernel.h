@@ -15,7 +15,7 @@ struct Segment {
   std::int64_t len;
 };
 
-/// The one multiplication kernel, for i < m <= mr and j < nr:
+/// The one multiplication kernel, for i < m and j < nr; tiles have mr rows:
 ///   C[crow[i] + j] (+)= sum over segments s, k < s.len of X[row[i] + s.x + k*xstep] * B[s.b + k*bstep + j]
 /// The image operand X is gathered by address, B is a packed panel. The sum of a call is formed on its own and added
 /// to C once when `accumulate` is set, overwrites C otherwise (zeros when there is no segment).
