@@ -233,23 +233,26 @@ TEST(Pointwise, SumsAsOtherLayoutsDo) {
 }
 
 TEST(GatherWeights, SumsAsOtherLayoutsDo) {
+  std::vector<const KernelSet<float>*> sets{&kernel_set<float>(active_isa())};
+  if (have_blas()) sets.push_back(&blas_kernels(kernel_set<float>(Isa::generic)));
   for (const Problem& p :
        {problem(2, 1, 64, 300, {1, 30, 30}, {1, 1, 1}), problem(1, 2, 40, 200, {1, 12, 11}, {1, 1, 1}),
         problem(3, 1, 130, 90, {1, 7, 7}, {1, 1, 1})})
-    for (const std::size_t budget : {kNoLimit, std::size_t{64} << 10}) {
-      std::vector<double> expected;
-      for (const Layout layout : {Layout::gaps, Layout::permuted, Layout::dense}) {
-        Random random(30);
-        const DType t = DType::float32;
-        Call call(p, Unknown::w, {t, t, t}, {Layout::dense, layout, Layout::dense});
-        call.fill_reals(random);
-        const auto pass = make_gather_weights(call.spec(budget), kernel_set<float>(active_isa()));
-        const std::vector<double> got = call.run(*pass);
-        if (expected.empty()) expected = got;
-        ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0) << to_string(p) << '\n'
-                                                                                            << pass->explain();
+    for (const KernelSet<float>* set : sets)
+      for (const std::size_t budget : {kNoLimit, std::size_t{64} << 10}) {
+        std::vector<double> expected;
+        for (const Layout layout : {Layout::gaps, Layout::permuted, Layout::dense}) {
+          Random random(30);
+          const DType t = DType::float32;
+          Call call(p, Unknown::w, {t, t, t}, {Layout::dense, layout, Layout::dense});
+          call.fill_reals(random);
+          const auto pass = make_gather_weights(call.spec(budget), *set);
+          const std::vector<double> got = call.run(*pass);
+          if (expected.empty()) expected = got;
+          ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0) << to_string(p) << '\n'
+                                                                                              << pass->explain();
+        }
       }
-    }
 }
 
 // A part of an image may take rows where the whole takes lanes.

@@ -38,4 +38,14 @@ int widest_block(const KernelSet<T>& k, Index columns) {
   return widest;
 }
 
+/// The gathering kernel for so many columns. Long sums are formed of short ones, blocked: straight, they would have
+/// several times the error of other libraries'.
+template <class T>
+const GatherKernel<T>& gathering_kernel(const KernelSet<T>& k, Index columns, bool blocked) {
+  return (blocked ? k.blocked : k.gather)[ceil_div(columns, k.lanes) - 1];
+}
+
+/// Most rows of a call of the gathering kernel where a list of them is on the stack.
+constexpr Index kMaxTileRows = 480;
+
 }  // namespace convbwd

@@ -3,8 +3,6 @@
 
 #include <sstream>
 
-#include "engine/estimate.h"
-
 namespace convbwd {
 namespace {
 
@@ -19,7 +17,6 @@ constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products,
 constexpr double kInPlace = 1.2;  // of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids)
 constexpr Index kMinTasks = 8;
 constexpr double kMuchWork = 1 << 24;  // products: 0.15 ms
-constexpr Index kMaxTileRows = 480;    // of a call of the kernel
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "engine/pass.h"
+#include "engine/estimate.h"
 #include "engine/rows_out.h"
 
 namespace convbwd {
@@ -22,7 +22,7 @@ class Gather final : public SlottedPass {
  public:
   Gather(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
-  /// A pass that forms the same sums where they belong; null where there is none.
+  /// A pass that forms the same sums where they belong; null where there is none. The shapes of GEMMs would be others.
   std::unique_ptr<Pass> in_place() const {
     const bool may = spec_.problem.pointwise() && kernels_.any_bstep;
     return may ? make_pointwise(spec_, kernels_, chunk_, blocked_) : nullptr;
@@ -103,10 +103,7 @@ class Gather final : public SlottedPass {
     const Index last = channels % (vectors_ * kernels_.lanes);
     return last % kernels_.lanes ? last : 0;
   }
-  // Long sums are formed of short ones: straight, they would have several times the error of other libraries'.
-  const GatherKernel<T>& kernel(Index columns) const {
-    return (blocked_ ? kernels_.blocked : kernels_.gather)[ceil_div(columns, kernels_.lanes) - 1];
-  }
+  const GatherKernel<T>& kernel(Index columns) const { return gathering_kernel(kernels_, columns, blocked_); }
   template <class F>
   void each_block(Index columns, F&& f) const;  // f(first column, columns, kernel)
 

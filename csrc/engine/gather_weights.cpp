@@ -25,7 +25,6 @@ constexpr double kLittle = 1 << 16;  // products of a problem: more would take n
 constexpr Index kMinTasks = 8;
 // Each task packs its panel: as many rows of so few pixels are quicker without slabs.
 constexpr Index kManyRows = 192, kMostPacked = 2048;
-constexpr int kMaxTileRows = 480;  // of a call of the kernel
 
 template <class T>
 class GatherWeights final : public SlottedPass {
@@ -56,10 +55,11 @@ class GatherWeights final : public SlottedPass {
     Index g, n0, n, m0, m, t0, taps, pitch;
   };
   Block block_of(Index number) const;
-  // Whether results are formed where they belong, which rows of whole vectors that are rows of w can be.
+  // Whether results are formed where they belong, which rows of whole vectors that are rows of w can be. Tasks have
+  // more rows then: the shapes of GEMMs would depend on the layout.
   bool in_place() const {
     const View& w = spec_.operands.w;
-    return swap_ && slabs_ == 1 && w.dtype == compute_dtype<T> && w.plain() && w.stride[1] == 1;
+    return kernels_.any_bstep && swap_ && slabs_ == 1 && w.dtype == compute_dtype<T> && w.plain() && w.stride[1] == 1;
   }
   bool in_place(const Block& b) const { return in_place() && b.n % kernels_.lanes == 0; }
   View weights(const Operands& o, const Block& b) const {
@@ -73,7 +73,7 @@ class GatherWeights final : public SlottedPass {
   void store(const Operands& o, const Block& b, const T* tiles, T* lines) const;
   // A straight sum over a chunk has up to 3 times PyTorch's error, a blocked one takes 3 % longer (Sapphire Rapids).
   const GatherKernel<T>& kernel(Index columns) const {
-    return (chunk_pixels_ > kStraight ? kernels_.blocked : kernels_.gather)[ceil_div(columns, kernels_.lanes) - 1];
+    return gathering_kernel(kernels_, columns, chunk_pixels_ > kStraight);
   }
   Index width() const { return vectors_ * kernels_.lanes; }
 

@@ -39,7 +39,7 @@ class Pointwise final : public SlottedPass {
     if (o.w.dtype != compute_dtype<T> || !o.w.plain() || d.dtype != compute_dtype<T>) return false;
     if (!dense_planes(s) || !dense_planes(d)) return false;
     vectors_ = widest_block(kernels_, plane_);
-    // Products with idle lanes, and weights that meet in the cache, cost more than transposing the results.
+    // Transposing the results costs less than products with many idle lanes, or weights that meet in the cache.
     const Index ideal = 8 * plane_, cost = column_cost(kernels_, plane_, vectors_) * kernels_.lanes;
     if (vectors_ < kernels_.gather_count || 8 * cost > 9 * ideal || same_sets(weight_step(o.w))) return false;
     // So do few results of many sources, unless the planes of these would meet in the cache.
@@ -109,7 +109,7 @@ class Pointwise final : public SlottedPass {
   }
 
   void task(const Operands& o, Index n, Index g, const Range& rows, const Range& pixels, const Slot& s) const {
-    const View &from = image(o), &to = destination(o);
+    const View& to = destination(o);
     const Index row = weight_row(o.w), step = weight_step(o.w), pitch = to.stride[1];
     const Index edge = round_up(plane_ % width(), kernels_.lanes);
     for (Index i = 0; i < kRows; ++i) s.row[i] = i * row, s.crow[i] = i * pitch, s.edge_row[i] = i * edge;
@@ -117,37 +117,51 @@ class Pointwise final : public SlottedPass {
     T* const results = static_cast<T*>(to.data) + n * to.stride[0] + (g * cd_ + rows.begin) * pitch;
     for (Index k0 = 0; k0 < cs_; k0 += chunk_)
       for (Index q = pixels.begin; q < pixels.end; q += packed_ * width()) {
-        const Index k = std::min(chunk_, cs_ - k0), end = std::min(pixels.end, q + packed_ * width());
-        for (Index p = q; p < end; p += width()) {
-          const Index count = std::min(width(), end - p), columns = round_up(count, kernels_.lanes);
-          kernels_.pad[static_cast<int>(from.dtype)](
-              s.panels + (p - q) * k, columns,
-              advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k0) * from.stride[1] + p), from.stride[1],
-              1, k, 0, count, columns - count);
-        }
-        const Segment segment{0, 0, k};
+        const Range k{k0, std::min(cs_, k0 + chunk_)}, part{q, std::min(pixels.end, q + packed_ * width())};
+        pack(image(o), n, g, k, part, s.panels);
         for (Index m = 0; m < rows.size(); m += kRows)
-          for (Index p = q; p < end; p += width()) {
-            const Index live = std::min(kRows, rows.size() - m), count = std::min(width(), end - p);
-            const GatherKernel<T>& kernel =
-                (blocked_ ? kernels_.blocked : kernels_.gather)[ceil_div(count, kernels_.lanes) - 1];
-            const bool whole = count == kernel.nr;
-            T* const c = results + m * pitch + p;
-            kernel.run(static_cast<int>(live), weights + m * row + k0 * step, s.row, step, &segment, 1,
-                       s.panels + (p - q) * k, kernel.nr, whole ? c : s.edge, whole ? s.crow : s.edge_row,
-                       whole && k0 > 0);
-            for (Index i = 0; i < live && !whole; ++i)
-              for (Index j = 0; j < count; ++j) {
-                const T sum = s.edge[s.edge_row[i] + j];
-                c[i * pitch + j] = k0 > 0 ? c[i * pitch + j] + sum : sum;
-              }
-          }
+          multiply(std::min(kRows, rows.size() - m), weights + m * row + k0 * step, step, k, part, results + m * pitch,
+                   pitch, s);
       }
     if (!o.bias.data) return;
     load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + rows.begin) * o.bias.stride[1]),
              o.bias.dtype, o.bias.stride[1], rows.size());
     for (Index m = 0; m < rows.size(); ++m)
       for (Index p = pixels.begin; p < pixels.end; ++p) results[m * pitch + p] += s.bias[m];
+  }
+
+  // Panels of these pixels, one behind the other, [source channel][pixel] each; zeros fill the last one's vectors.
+  void pack(const View& from, Index n, Index g, const Range& k, const Range& pixels, T* panels) const {
+    for (Index p = pixels.begin; p < pixels.end; p += width(), panels += k.size() * width()) {
+      const Index count = std::min(width(), pixels.end - p), columns = round_up(count, kernels_.lanes);
+      const void* const source =
+          advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k.begin) * from.stride[1] + p);
+      kernels_.pad[static_cast<int>(from.dtype)](panels, columns, source, from.stride[1], 1, k.size(), 0, count,
+                                                 columns - count);
+    }
+  }
+
+  // Adds the products of a chunk to some rows of results, or begins with them; a panel that is not whole goes by way of
+  // the slot, since whole vectors would reach into the next row.
+  void multiply(Index m, const T* weights, Index step, const Range& k, const Range& pixels, T* results, Index pitch,
+                const Slot& s) const {
+    const Segment segment{0, 0, k.size()};
+    const bool accumulate = k.begin > 0;
+    const T* panel = s.panels;
+    for (Index p = pixels.begin; p < pixels.end; p += width(), panel += k.size() * width()) {
+      const Index count = std::min(width(), pixels.end - p);
+      const GatherKernel<T>& kernel = gathering_kernel(kernels_, count, blocked_);
+      const bool whole = count == kernel.nr;
+      T* const c = results + p;
+      kernel.run(static_cast<int>(m), weights, s.row, step, &segment, 1, panel, kernel.nr, whole ? c : s.edge,
+                 whole ? s.crow : s.edge_row, whole && accumulate);
+      if (whole) continue;
+      for (Index i = 0; i < m; ++i)
+        for (Index j = 0; j < count; ++j) {
+          const T sum = s.edge[s.edge_row[i] + j];
+          c[i * pitch + j] = accumulate ? c[i * pitch + j] + sum : sum;
+        }
+    }
   }
 
   const KernelSet<T>& kernels_;

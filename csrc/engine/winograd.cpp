@@ -184,7 +184,7 @@ class Winograd final : public Tiled<T> {
 
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const T* packed, const Slot& s) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_), plane = b.h * b.w;
-    const GatherKernel<T>& kernel = (this->mixes_more() ? kernels_.blocked : kernels_.gather)[ceil_div(n, lanes_) - 1];
+    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more());
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
     const Index tiles = b.tiles(), volume = b.d * plane;
     for (Index t = 0; t < tiles; ++t) {
