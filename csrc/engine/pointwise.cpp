@@ -11,14 +11,17 @@ namespace convbwd {
 namespace {
 
 // Measured on one core of a Sapphire Rapids without a matrix unit, against Gather.
-constexpr Index kPixels = 256;  // of a task: they share the weights of a chunk, which come from L2
+constexpr Index kPixels = 256;               // of a task: they share the weights of a chunk, which come from L2
+constexpr Index kPanelBytes = 512 << 10;     // of a task, if more: long rows of images are read quicker
+constexpr Index kFarBytes = 2 << 20;         // of images and of weights that come from beyond L2
+constexpr Index kManyImageBytes = 16 << 20;  // which come from memory: gathering pixels of many channels waits for them
 constexpr Index kMinTasks = 8;
-constexpr Index kLeastRows = 96;         // of a task: packing costs as much as the products of 8 rows
-constexpr Index kFewRows = 12;           // too few to pay for packing the source
-constexpr Index kRows = 24;              // of a call of the kernel: whole tiles of each
-constexpr Index kPanelBytes = 96 << 10;  // packed at a time: long rows of results are written quicker
-constexpr Index kLeastChunk = 128;       // of source channels: below, adding up results takes too long
-constexpr Index kSameSets = 4096;        // bytes apart: lines that meet in one set of the first-level cache
+constexpr Index kLeastRows = 96;    // of a task: packing costs as much as the products of 8 rows
+constexpr Index kFewRows = 12;      // too few to pay for packing the source
+constexpr Index kRows = 24;         // of a call of the kernel: whole tiles of each
+constexpr Index kLeastChunk = 128;  // of source channels: below, adding up results takes too long
+constexpr Index kAhead = 8;         // channels: the processor does not fetch ahead from page to page
+constexpr Index kSameSets = 4096;   // bytes apart: lines that meet in one set of the first-level cache
 
 template <class T>
 class Pointwise final : public SlottedPass {
@@ -39,23 +42,35 @@ class Pointwise final : public SlottedPass {
     if (o.w.dtype != compute_dtype<T> || !o.w.plain() || d.dtype != compute_dtype<T>) return false;
     if (!dense_planes(s) || !dense_planes(d)) return false;
     vectors_ = widest_block(kernels_, plane_);
-    // Transposing the results costs less than products with many idle lanes, or weights that meet in the cache.
+    // Transposing the results costs less than products with many idle lanes.
     const Index ideal = 8 * plane_, cost = column_cost(kernels_, plane_, vectors_) * kernels_.lanes;
-    if (vectors_ < kernels_.gather_count || 8 * cost > 9 * ideal || same_sets(weight_step(o.w))) return false;
-    // So do few results of many sources, unless the planes of these would meet in the cache.
+    if (vectors_ < kernels_.gather_count || 8 * cost > 9 * ideal) return false;
+    // So it does than reading weights that meet in the cache, and than packing many sources for few results, unless
+    // planes meet there too; or, if results are few, images come from memory.
+    constexpr Index size = sizeof(T);
+    const auto meet = [](Index apart) { return apart * size % kSameSets == 0; };
+    const bool planes_meet = meet(s.stride[1]) || meet(d.stride[1]);
     const bool few = cd_ < kLeastRows && cs_ > 3 * round_up(cd_, kernels_.lanes);
-    if (cd_ < kFewRows || (few && !same_sets(s.stride[1]))) return false;
-    if (chunk_ < std::min(cs_, kLeastChunk)) return false;
+    if (!planes_meet && (meet(weight_step(o.w)) || (few && cs_ * plane_ * size < kManyImageBytes))) return false;
+    if (cd_ < kFewRows || chunk_ < std::min(cs_, kLeastChunk)) return false;
     const Index images = spec_.problem.n * spec_.problem.groups, panels = ceil_div(plane_, width());
-    per_task_ = std::clamp<Index>(images * panels / kMinTasks, 1, std::max<Index>(1, kPixels / width()));
-    per_task_ = ceil_div(panels, ceil_div(panels, per_task_));
-    pixel_blocks_ = ceil_div(panels, per_task_);
-    const Index parts =
-        std::clamp<Index>(kMinTasks / (images * pixel_blocks_), 1, std::max<Index>(1, cd_ / kLeastRows));
-    rows_ = ceil_div(cd_, parts);
-    row_blocks_ = ceil_div(cd_, rows_);
-    const Index panel = chunk_ * width() * static_cast<Index>(sizeof(T));
-    for (packed_ = std::clamp<Index>(kPanelBytes / panel, 1, per_task_); packed_ > 0; --packed_) {
+    const auto divide = [&](Index count) {
+      per_task_ = ceil_div(panels, ceil_div(panels, std::clamp<Index>(count, 1, panels)));
+      pixel_blocks_ = ceil_div(panels, per_task_);
+    };
+    const auto divide_rows = [&] {
+      const Index parts = kMinTasks / (images * pixel_blocks_), most = std::max<Index>(1, cd_ / kLeastRows);
+      rows_ = ceil_div(cd_, std::clamp<Index>(parts, 1, most));
+      row_blocks_ = ceil_div(cd_, rows_);
+    };
+    // Tasks of some rows pack the same pixels again; those of fewer pixels read the same weights again.
+    const Index most = std::max(kPixels, kPanelBytes / (chunk_ * size)) / width();
+    divide(most);
+    row_blocks_ = 1;
+    if (cs_ * cd_ * size > kFarBytes && !far(s)) divide_rows();
+    divide(std::min(most, images * panels * row_blocks_ / kMinTasks));
+    divide_rows();
+    for (packed_ = per_task_; packed_ > 0; --packed_) {
       Carver slot;
       carve(slot);
       if (share(images * pixel_blocks_ * row_blocks_, 0, static_cast<Index>(slot.used()), 2)) return true;
@@ -90,8 +105,8 @@ class Pointwise final : public SlottedPass {
     T *panels, *edge, *bias;
     std::ptrdiff_t *row, *crow, *edge_row;
   };
-  static bool same_sets(Index apart) { return apart * static_cast<Index>(sizeof(T)) % kSameSets == 0; }
   Index width() const { return vectors_ * kernels_.lanes; }
+  bool far(const View& image) const { return cs_ * plane_ * static_cast<Index>(size_of(image.dtype)) > kFarBytes; }
   const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
   Index weight_row(const View& w) const { return w.stride[to_x_ ? 1 : 0]; }
@@ -116,8 +131,8 @@ class Pointwise final : public SlottedPass {
     const T* const weights = static_cast<const T*>(o.w.data) + g * spec_.problem.co * o.w.stride[0] + rows.begin * row;
     T* const results = static_cast<T*>(to.data) + n * to.stride[0] + (g * cd_ + rows.begin) * pitch;
     for (Index k0 = 0; k0 < cs_; k0 += chunk_)
-      for (Index q = pixels.begin; q < pixels.end; q += packed_ * width()) {
-        const Range k{k0, std::min(cs_, k0 + chunk_)}, part{q, std::min(pixels.end, q + packed_ * width())};
+      for (Index p = pixels.begin; p < pixels.end; p += packed_ * width()) {
+        const Range k{k0, std::min(cs_, k0 + chunk_)}, part{p, std::min(pixels.end, p + packed_ * width())};
         pack(image(o), n, g, k, part, s.panels);
         for (Index m = 0; m < rows.size(); m += kRows)
           multiply(std::min(kRows, rows.size() - m), weights + m * row + k0 * step, step, k, part, results + m * pitch,
@@ -132,12 +147,23 @@ class Pointwise final : public SlottedPass {
 
   // Panels of these pixels, one behind the other, [source channel][pixel] each; zeros fill the last one's vectors.
   void pack(const View& from, Index n, Index g, const Range& k, const Range& pixels, T* panels) const {
-    for (Index p = pixels.begin; p < pixels.end; p += width(), panels += k.size() * width()) {
+    const auto& copy = kernels_.pad[static_cast<int>(from.dtype)];
+    const Index pitch = from.stride[1], panel = k.size() * width();
+    const auto at = [&](Index i, Index p) {
+      return advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k.begin + i) * pitch + p);
+    };
+    Index p = pixels.begin;
+    if (far(from)) {  // channel by channel, in long rows
+      const Index whole = pixels.size() / width();
+      for (Index i = 0; i < k.size(); ++i) {
+        if (i + kAhead < k.size()) prefetch_rows(at(i + kAhead, p), from.dtype, 0, 1, whole * width());
+        copy(panels + i * width(), panel, at(i, p), width(), 1, whole, 0, width(), 0);
+      }
+      p += whole * width(), panels += whole * panel;
+    }
+    for (; p < pixels.end; p += width(), panels += panel) {
       const Index count = std::min(width(), pixels.end - p), columns = round_up(count, kernels_.lanes);
-      const void* const source =
-          advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k.begin) * from.stride[1] + p);
-      kernels_.pad[static_cast<int>(from.dtype)](panels, columns, source, from.stride[1], 1, k.size(), 0, count,
-                                                 columns - count);
+      copy(panels, columns, at(0, p), pitch, 1, k.size(), 0, count, columns - count);
     }
   }
 
