@@ -211,9 +211,10 @@ TEST(RandomProblems, ComputeWhatTheDefinitionSays) {
 TEST(Pointwise, SumsAsOtherLayoutsDo) {
   for (const KernelSet<float>* set : {&kernel_set<float>(Isa::generic), &kernel_set<float>(active_isa())})
     for (const Unknown unknown : {Unknown::x, Unknown::y})
-      for (const Problem& p : {problem(2, 2, 60, 64, {1, 10, 10}, {1, 1, 1}),
-                               problem(1, 1, unknown == Unknown::x ? 400 : 1600, unknown == Unknown::x ? 1600 : 400,
-                                       {1, 10, 10}, {1, 1, 1})}) {
+      for (const auto& [n, groups, from, to, side] :  // sources in place, packed, and packed from far away
+           {std::array<Index, 5>{2, 2, 64, 60, 10}, {1, 1, 1600, 400, 10}, {1, 1, 1312, 96, 20}}) {
+        const Problem p = unknown == Unknown::x ? problem(n, groups, to, from, {1, side, side}, {1, 1, 1})
+                                                : problem(n, groups, from, to, {1, side, side}, {1, 1, 1});
         std::vector<double> expected;
         for (const Layout layout : {Layout::channels_last, Layout::dense})
           for (const int threads : {1, 2, 3}) {

@@ -1,7 +1,7 @@
 // Unknown x and unknown y of pointwise problems whose images lie in memory as matrices [channel][pixel]. The gathering
 // kernel the other way round: rows are destination channels, whose weights it reads in place, columns are pixels, which
-// are packed, and sums are formed where they belong. So nothing is transposed, and few bytes of workspace serve any
-// number of channels. Sums are those of the Gather pass that would do it for other layouts.
+// are packed where that pays, and sums are formed where they belong. So nothing is transposed, and few bytes of
+// workspace serve any number of channels. Sums are those of the Gather pass that would do it for other layouts.
 #include <sstream>
 
 #include "engine/estimate.h"
@@ -16,12 +16,16 @@ constexpr Index kPanelBytes = 512 << 10;     // of a task, if more: long rows of
 constexpr Index kFarBytes = 2 << 20;         // of images and of weights that come from beyond L2
 constexpr Index kManyImageBytes = 16 << 20;  // which come from memory: gathering pixels of many channels waits for them
 constexpr Index kMinTasks = 8;
-constexpr Index kLeastRows = 96;    // of a task: packing costs as much as the products of 8 rows
+constexpr Index kPacking = 8;       // rows whose products take as long as packing
+constexpr Index kLeastRows = 96;    // of a task
 constexpr Index kFewRows = 12;      // too few to pay for packing the source
 constexpr Index kRows = 24;         // of a call of the kernel: whole tiles of each
 constexpr Index kLeastChunk = 128;  // of source channels: below, adding up results takes too long
 constexpr Index kAhead = 8;         // channels: the processor does not fetch ahead from page to page
-constexpr Index kSameSets = 4096;   // bytes apart: lines that meet in one set of the first-level cache
+constexpr Index kMostInPlace = 64;  // rows: their products with sources in place take less time than packing these
+constexpr Index kLeastChunkInPlace = 48;
+constexpr Index kSameSets = 4096;  // bytes apart: lines that meet in one set of the first-level cache
+constexpr Index kFewSets = 1024;   // that meet in few of its sets
 
 template <class T>
 class Pointwise final : public SlottedPass {
@@ -43,16 +47,20 @@ class Pointwise final : public SlottedPass {
     if (!dense_planes(s) || !dense_planes(d)) return false;
     vectors_ = widest_block(kernels_, plane_);
     // Transposing the results costs less than products with many idle lanes.
-    const Index ideal = 8 * plane_, cost = column_cost(kernels_, plane_, vectors_) * kernels_.lanes;
+    const Index ideal = column_cost(kernels_, width(), vectors_) * plane_;
+    const Index cost = column_cost(kernels_, plane_, vectors_) * width();
     if (vectors_ < kernels_.gather_count || 8 * cost > 9 * ideal) return false;
-    // So it does than reading weights that meet in the cache, and than packing many sources for few results, unless
-    // planes meet there too; or, if results are few, images come from memory.
     constexpr Index size = sizeof(T);
+    source_pitch_ = s.stride[1];
+    in_place_ = s.dtype == compute_dtype<T> && cd_ <= kMostInPlace && !far(s) && source_pitch_ * size % kFewSets != 0;
+    // So it does than reading weights that meet in the cache, and than packing many sources for few results, unless
+    // planes meet there too; or, if results are few, images come from memory or lanes would be idle.
     const auto meet = [](Index apart) { return apart * size % kSameSets == 0; };
     const bool planes_meet = meet(s.stride[1]) || meet(d.stride[1]);
-    const bool few = cd_ < kLeastRows && cs_ > 3 * round_up(cd_, kernels_.lanes);
+    const Index columns = round_up(cd_, kernels_.lanes);
+    const bool few = cd_ < kLeastRows && cs_ > 3 * columns && columns < cd_ + (in_place_ ? 1 : kPacking);
     if (!planes_meet && (meet(weight_step(o.w)) || (few && cs_ * plane_ * size < kManyImageBytes))) return false;
-    if (cd_ < kFewRows || chunk_ < std::min(cs_, kLeastChunk)) return false;
+    if (cd_ < kFewRows || chunk_ < std::min(cs_, in_place_ ? kLeastChunkInPlace : kLeastChunk)) return false;
     const Index images = spec_.problem.n * spec_.problem.groups, panels = ceil_div(plane_, width());
     const auto divide = [&](Index count) {
       per_task_ = ceil_div(panels, ceil_div(panels, std::clamp<Index>(count, 1, panels)));
@@ -95,8 +103,8 @@ class Pointwise final : public SlottedPass {
     std::ostringstream s;
     s << "pointwise " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name
       << "): " << per_task_ * width() << " of " << plane_ << " pixels and " << rows_ << " of " << cd_
-      << " channels a task, chunks of " << chunk_ << " of " << cs_ << " source channels; weights and results in place; "
-      << effort();
+      << " channels a task, chunks of " << chunk_ << " of " << cs_ << " source channels; "
+      << (in_place_ ? "sources, " : "") << "weights and results in place; " << effort();
     return s.str();
   }
 
@@ -114,7 +122,7 @@ class Pointwise final : public SlottedPass {
 
   Slot carve(Carver& carver) const {
     Slot s{};
-    s.panels = carver.take<T>(packed_ * chunk_ * width());
+    s.panels = carver.take<T>((in_place_ ? plane_ % width() != 0 : packed_) * chunk_ * width());
     s.edge = carver.take<T>(plane_ % kernels_.lanes ? kRows * round_up(plane_ % width(), kernels_.lanes) : 0);
     s.bias = carver.take<T>(rows_);
     s.row = carver.take<std::ptrdiff_t>(kRows);
@@ -124,7 +132,7 @@ class Pointwise final : public SlottedPass {
   }
 
   void task(const Operands& o, Index n, Index g, const Range& rows, const Range& pixels, const Slot& s) const {
-    const View& to = destination(o);
+    const View &from = image(o), &to = destination(o);
     const Index row = weight_row(o.w), step = weight_step(o.w), pitch = to.stride[1];
     const Index edge = round_up(plane_ % width(), kernels_.lanes);
     for (Index i = 0; i < kRows; ++i) s.row[i] = i * row, s.crow[i] = i * pitch, s.edge_row[i] = i * edge;
@@ -133,10 +141,12 @@ class Pointwise final : public SlottedPass {
     for (Index k0 = 0; k0 < cs_; k0 += chunk_)
       for (Index p = pixels.begin; p < pixels.end; p += packed_ * width()) {
         const Range k{k0, std::min(cs_, k0 + chunk_)}, part{p, std::min(pixels.end, p + packed_ * width())};
-        pack(image(o), n, g, k, part, s.panels);
+        const Index whole = in_place_ ? part.size() / width() * width() : 0;
+        pack(from, n, g, k, {p + whole, part.end}, s.panels);
+        const void* const sources = advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k0) * source_pitch_);
         for (Index m = 0; m < rows.size(); m += kRows)
-          multiply(std::min(kRows, rows.size() - m), weights + m * row + k0 * step, step, k, part, results + m * pitch,
-                   pitch, s);
+          multiply(std::min(kRows, rows.size() - m), weights + m * row + k0 * step, step,
+                   static_cast<const T*>(sources), k, part, results + m * pitch, pitch, s);
       }
     if (!o.bias.data) return;
     load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + rows.begin) * o.bias.stride[1]),
@@ -148,12 +158,12 @@ class Pointwise final : public SlottedPass {
   // Panels of these pixels, one behind the other, [source channel][pixel] each; zeros fill the last one's vectors.
   void pack(const View& from, Index n, Index g, const Range& k, const Range& pixels, T* panels) const {
     const auto& copy = kernels_.pad[static_cast<int>(from.dtype)];
-    const Index pitch = from.stride[1], panel = k.size() * width();
+    const Index panel = k.size() * width();
     const auto at = [&](Index i, Index p) {
-      return advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k.begin + i) * pitch + p);
+      return advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k.begin + i) * source_pitch_ + p);
     };
     Index p = pixels.begin;
-    if (far(from)) {  // channel by channel, in long rows
+    if (far(from)) {  // channel by channel: long rows are read quicker
       const Index whole = pixels.size() / width();
       for (Index i = 0; i < k.size(); ++i) {
         if (i + kAhead < k.size()) prefetch_rows(at(i + kAhead, p), from.dtype, 0, 1, whole * width());
@@ -163,24 +173,26 @@ class Pointwise final : public SlottedPass {
     }
     for (; p < pixels.end; p += width(), panels += panel) {
       const Index count = std::min(width(), pixels.end - p), columns = round_up(count, kernels_.lanes);
-      copy(panels, columns, at(0, p), pitch, 1, k.size(), 0, count, columns - count);
+      copy(panels, columns, at(0, p), source_pitch_, 1, k.size(), 0, count, columns - count);
     }
   }
 
   // Adds the products of a chunk to some rows of results, or begins with them; a panel that is not whole goes by way of
   // the slot, since whole vectors would reach into the next row.
-  void multiply(Index m, const T* weights, Index step, const Range& k, const Range& pixels, T* results, Index pitch,
-                const Slot& s) const {
+  void multiply(Index m, const T* weights, Index step, const T* sources, const Range& k, const Range& pixels,
+                T* results, Index pitch, const Slot& s) const {
     const Segment segment{0, 0, k.size()};
     const bool accumulate = k.begin > 0;
     const T* panel = s.panels;
-    for (Index p = pixels.begin; p < pixels.end; p += width(), panel += k.size() * width()) {
+    for (Index p = pixels.begin; p < pixels.end; p += width()) {
       const Index count = std::min(width(), pixels.end - p);
       const GatherKernel<T>& kernel = gathering_kernel(kernels_, count, blocked_);
-      const bool whole = count == kernel.nr;
+      const bool whole = count == kernel.nr, packed = !in_place_ || count < width();
       T* const c = results + p;
-      kernel.run(static_cast<int>(m), weights, s.row, step, &segment, 1, panel, kernel.nr, whole ? c : s.edge,
-                 whole ? s.crow : s.edge_row, whole && accumulate);
+      kernel.run(static_cast<int>(m), weights, s.row, step, &segment, 1, packed ? panel : sources + p,
+                 packed ? kernel.nr : source_pitch_, whole ? c : s.edge, whole ? s.crow : s.edge_row,
+                 whole && accumulate);
+      if (packed) panel += k.size() * width();
       if (whole) continue;
       for (Index i = 0; i < m; ++i)
         for (Index j = 0; j < count; ++j) {
@@ -195,6 +207,8 @@ class Pointwise final : public SlottedPass {
   const Index cs_, cd_, plane_;  // source channels and destination channels of a group
   const Index chunk_;            // of source channels
   const bool blocked_;
+  bool in_place_ = false;                               // whole panels of sources are not packed
+  Index source_pitch_ = 0;                              // elements from channel to channel
   int vectors_ = 1;                                     // of a panel
   Index per_task_ = 1, packed_ = 1;                     // panels of a task, and those that are packed together
   Index pixel_blocks_ = 1, rows_ = 1, row_blocks_ = 1;  // destination channels of a task
