@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turn what compare.py wrote with --json into the text of record, bench/results/<date>-<cpu>.md."""
+"""Turn what compare.py wrote with --json into the text of record, bench/results/<date>-<cpu>-<isa>.md."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def main() -> None:
             if run["machine"][name] != machine[name]:
                 parser.error(f"{path}: {name} is {run['machine'][name]}, in {options.runs[0]} {machine[name]}")
     cpu = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", machine["cpu"].lower())).strip("-")
-    stem = f"{machine['date']}-{cpu}"
+    stem = f"{machine['date']}-{cpu}-{machine['convbwd']['isa']}"
     options.folder.mkdir(parents=True, exist_ok=True)
     chapters = []
     for i, run in enumerate(runs, 1):

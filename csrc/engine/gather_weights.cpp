@@ -12,8 +12,8 @@
 namespace convbwd {
 namespace {
 
-// Products of a chunk: the panel stays in L2. Long ones are up to 8 % faster, and take 0.6 of the time where the rows of
-// many channels come from memory; but they leave fewer chunks to share.
+// Products of a chunk: the panel stays in L2. Long ones are up to 8 % faster, and take 0.6 of the time where the rows
+// of many channels come from memory; but they leave fewer chunks to share.
 constexpr Index kChunkPixels = 512, kLongestChunkPixels = 2048;
 constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside the panel
 constexpr Index kLeastPixels = 32;       // of a chunk: below, narrower columns are better
