@@ -1,4 +1,4 @@
-// Layer engine: what direct passes are expected to cost.
+// Layer engine: what direct passes are expected to cost, and which gathering kernel serves them.
 #pragma once
 
 #include "engine/pass.h"
