@@ -246,8 +246,9 @@ void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, co
     for (std::int64_t left = seg->len, part; left > 0; left -= part) {
       part = kBlock && room < left ? room : left;
       std::int64_t k = part;
-      for (; k > 1; k -= 2) step(), step();  // 5 to 8 % faster than one by one where the panel comes from L2
-      if (k) step();
+      if constexpr (kBlock > 0 && M * NV >= 16)  // 5 to 8 % faster where the panel comes from L2; small tiles only grow
+        for (; k > 1; k -= 2) step(), step();
+      for (; k > 0; --k) step();
       if constexpr (kBlock) {
         if ((room -= part) > 0) continue;
         room = kBlock;
