@@ -56,7 +56,7 @@ class Pointwise final : public SlottedPass {
     // So it does than reading weights that meet in the cache, and than packing many sources for few results, unless
     // planes meet there too; or, if results are few, images come from memory or lanes would be idle.
     const auto meet = [](Index apart) { return apart * size % kSameSets == 0; };
-    const bool planes_meet = meet(s.stride[1]) || meet(d.stride[1]);
+    const bool planes_meet = meet(source_pitch_) || meet(d.stride[1]);
     const Index columns = round_up(cd_, kernels_.lanes);
     const bool few = cd_ < kLeastRows && cs_ > 3 * columns && columns < cd_ + (in_place_ ? 1 : kPacking);
     if (!planes_meet && (meet(weight_step(o.w)) || (few && cs_ * plane_ * size < kManyImageBytes))) return false;
@@ -143,10 +143,10 @@ class Pointwise final : public SlottedPass {
         const Range k{k0, std::min(cs_, k0 + chunk_)}, part{p, std::min(pixels.end, p + packed_ * width())};
         const Index whole = in_place_ ? part.size() / width() * width() : 0;
         pack(from, n, g, k, {p + whole, part.end}, s.panels);
-        const void* const sources = advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k0) * source_pitch_);
+        const T* const sources = static_cast<const T*>(source(from, n, g, k0, 0));
         for (Index m = 0; m < rows.size(); m += kRows)
-          multiply(std::min(kRows, rows.size() - m), weights + m * row + k0 * step, step,
-                   static_cast<const T*>(sources), k, part, results + m * pitch, pitch, s);
+          multiply(std::min(kRows, rows.size() - m), weights + m * row + k0 * step, step, sources, k, part,
+                   results + m * pitch, pitch, s);
       }
     if (!o.bias.data) return;
     load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + rows.begin) * o.bias.stride[1]),
@@ -155,13 +155,15 @@ class Pointwise final : public SlottedPass {
       for (Index p = pixels.begin; p < pixels.end; ++p) results[m * pitch + p] += s.bias[m];
   }
 
+  const void* source(const View& from, Index n, Index g, Index channel, Index pixel) const {
+    return advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + channel) * source_pitch_ + pixel);
+  }
+
   // Panels of these pixels, one behind the other, [source channel][pixel] each; zeros fill the last one's vectors.
   void pack(const View& from, Index n, Index g, const Range& k, const Range& pixels, T* panels) const {
     const auto& copy = kernels_.pad[static_cast<int>(from.dtype)];
     const Index panel = k.size() * width();
-    const auto at = [&](Index i, Index p) {
-      return advance(from.data, from.dtype, n * from.stride[0] + (g * cs_ + k.begin + i) * source_pitch_ + p);
-    };
+    const auto at = [&](Index i, Index p) { return source(from, n, g, k.begin + i, p); };
     Index p = pixels.begin;
     if (far(from)) {  // channel by channel: long rows are read quicker
       const Index whole = pixels.size() / width();
