@@ -44,7 +44,11 @@ std::vector<Problem> problems() {
       problem(1, 1, 70, 140, {1, 10, 10}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),  // several blocks of results
       problem(2, 1, 40, 36, {1, 11, 14}, {1, 5, 5}, kOne, kOne, {0, 2, 1}),
       problem(1, 2, 32, 33, {3, 7, 6}, {2, 5, 5}, kOne, kOne, {1, 2, 0}),
-      problem(3, 1, 70, 40, {1, 1, 61}, {1, 1, 3}, kOne, kOne, {0, 0, 1}),   // one axis
+      problem(1, 1, 33, 36, {1, 15, 17}, {1, 7, 6}, kOne, kOne, {0, 3, 2}),   // windows in parts
+      problem(2, 1, 32, 33, {1, 12, 10}, {1, 9, 10}, kOne, kOne, {0, 4, 5}),  // some of which share tiles
+      problem(1, 1, 32, 34, {3, 9, 11}, {2, 4, 3}, kOne, kOne, {1, 2, 1}),
+      problem(3, 1, 70, 40, {1, 1, 61}, {1, 1, 3}, kOne, kOne, {0, 0, 1}),  // one axis
+      problem(2, 1, 36, 32, {1, 2, 90}, {1, 2, 25}, kOne, kOne, {0, 1, 12}),
       problem(1, 1, 33, 48, {1, 12, 15}, {1, 7, 3}, kOne, kOne, {0, 3, 1}),  // other taps directly
   };
 }
@@ -53,17 +57,15 @@ std::vector<Problem> problems() {
 std::vector<std::size_t> transforms_of(const Problem& p) {
   const Index3& w = p.w;
   std::vector<std::size_t> numbers;
-  if (w[1] == 3 && w[2] == 3) numbers = {0, 1};
-  if (w[1] == 5 && w[2] == 5)
-    numbers.push_back(2);
-  else if (w[2] == 3 && (w[0] == 1 || w[1] == 1))
-    numbers.push_back(3);
+  if (w[1] >= 3 && w[2] >= 3) numbers = {0, 1};
+  if (w[1] >= 4 && w[2] >= 4) numbers.push_back(2);
+  if (w[2] >= 3) numbers.push_back(3);
   return numbers;
 }
 
 template <class T>
 std::unique_ptr<GuardedPass> make(std::size_t number, PassSpec spec, const KernelSet<T>& kernels) {
-  static constexpr const char* kNames[] = {"F(2x2, 3x3)", "F(4x4, 3x3)", "F(2x2, 5x5)", "F(1x4, 1x3)"};
+  static constexpr const char* kNames[] = {"F(2x2, 3x3)", "F(4x4, 3x3)", "F(3x3, 4x4)", "F(1x4, 1x3)"};
   spec.precision = number > 0 ? Precision::fast : Precision::default_;
   auto pass = make_winograd(spec, kernels, &kernels.winograd[number]);
   EXPECT_TRUE(!pass || pass->explain().find(kNames[number]) != std::string::npos) << pass->explain();
@@ -261,9 +263,11 @@ TEST(WinogradPlan, TakesLargeTilesOnlyWhereFastAndCheaper) {
 }
 
 TEST(WinogradPlan, RefusesWhatItCannotServe) {
+  constexpr Index kTooMany = 129;  // parts of a window
   const Problem good = problem(1, 1, 64, 64, {1, 20, 20}, {1, 3, 3});
   std::vector<Problem> bad(6, good);
-  bad[0].stride[2] = 2, bad[1].dilation[1] = 2, bad[2].w[2] = 4, bad[3].ci = 16, bad[4].co = 16, bad[5].w[2] = 1;
+  bad.push_back(problem(9, 1, 64, 64, {1, 1, 1}, {1, 3, 3}, kOne, kOne, {0, 1, 1}));  // more products than direct sums
+  bad[0].stride[2] = 2, bad[1].dilation[1] = 2, bad[2].w[0] = kTooMany, bad[3].ci = 16, bad[4].co = 16, bad[5].w[2] = 1;
   for (const Unknown unknown : kUnknowns) {
     const auto make = [&](const Problem& p, std::size_t budget) {
       constexpr DType f = DType::float32;

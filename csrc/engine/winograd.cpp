@@ -8,9 +8,8 @@ namespace {
 template <class T>
 class Winograd final : public Tiled<T> {
   using Base = Tiled<T>;
-  using Base::spec_, Base::kernels_, Base::direct_, Base::depth_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::tile_, Base::border_, Base::frequencies_,
-      Base::taps_, Base::first_;
+  using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
+      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::taps_, Base::first_;
 
  public:
   Winograd(const PassSpec& spec, const Choice<T>& choice) : Base(spec, choice), to_x_(spec.unknown == Unknown::x) {
@@ -26,20 +25,24 @@ class Winograd final : public Tiled<T> {
     // Two slots where they fit, so that two threads find work; weights transformed once where several boxes share them.
     for (const Index least : {2, 1})
       for (const bool prepack : {true, false}) {
-        const Index planes = depth_ > 1 ? 2 : 1;
-        const Index most = (prepack ? kSharedBytes : kOwnBytes) /
-                           (frequencies_ * static_cast<Index>(sizeof(T)) * (planes * cs_ + width_));
+        cut_into(kMostTiles);
+        const double bytes = static_cast<double>(frequencies_ * static_cast<Index>(sizeof(T))) *
+                             (this->sources() * static_cast<double>(cs_) + static_cast<double>(width_));
+        const Index most = static_cast<Index>(static_cast<double>(prepack ? kSharedBytes : kOwnBytes) / bytes);
         for (Index tiles = std::clamp(most, 2 * kLeastTiles, kMostTiles); tiles >= kLeastTiles; tiles = tiles * 3 / 4)
           if (configure(tiles, prepack, least)) return true;
       }
     return false;
   }
 
-  // Time relative to a direct pass: products, transforms of tiles and results, weights.
+  // Time relative to a direct pass: products, transforms of tiles and results, weights. Few tiles wait for weights that
+  // all boxes share. The sum was too hopeful by so much on average.
   double relative_time() const override {
-    return this->products(to_x_ ? spec_.problem.x : spec_.problem.y, chunk_ * depth_, {7, 7}) +
-           this->relative({75, 520}, cd_ * depth_) + this->relative({60, 400}, cs_ * depth_) +
-           this->relative({150, 340}, prepack_ ? boxes_ * step_.tiles() : step_.tiles());
+    const Index tiles = step_.tiles();
+    const double waiting = prepack_ ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
+    return 1.05 * ((1 + waiting) * this->products(chunk_ * parts_, {7, 7}) +
+                   this->sources() * this->relative_tiles({75, 520}, cd_) + this->relative_tiles({60, 400}, cs_) +
+                   static_cast<double>(parts_) * this->relative({150, 340}, prepack_ ? boxes_ * tiles : tiles));
   }
 
   std::string explain() const override {
@@ -55,8 +58,7 @@ class Winograd final : public Tiled<T> {
     return sums_of(SumKind::winograd, chunk_, &transforms_ - kernels_.winograd, direct_->summation()[3]);
   }
 
-  void run(const Operands& operands, std::byte* workspace) const override {
-    const Operands o = in_order(operands, Base::order_);
+  void run(const Operands& o, std::byte* workspace) const override {
     Carver shared(workspace);
     const Shared all = carve_shared(shared);
     const auto slot_of = [&](int slot) {
@@ -73,7 +75,7 @@ class Winograd final : public Tiled<T> {
       parallel_for(groups * panels_ * chunks, slots, [&](Index i, int slot) {
         const Index k0 = i % chunks * chunk_, panel = i / chunks % panels_, g = i / chunks / panels_;
         weights(o.w, g, panel, k0, slot_of(slot).weights,
-                all.u + i / chunks * frequencies_ * ustep_ + k0 * depth_ * panel_columns(panel));
+                all.u + i / chunks * frequencies_ * ustep_ + k0 * parts_ * panel_columns(panel));
       });
     const auto transform_one = [&](Index i, Index vector, const Slot& s) {
       if (fit.load(std::memory_order_relaxed))
@@ -99,7 +101,7 @@ class Winograd final : public Tiled<T> {
         for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, s);
       });
     }
-    if (!fit) direct_->run(operands, workspace);
+    if (!fit) direct_->run(o, workspace);
   }
 
  private:
@@ -110,15 +112,17 @@ class Winograd final : public Tiled<T> {
     T *v, *u, *m, *pixels, *weights, *lines, *bias;
   };
 
+  void cut_into(Index tiles) { this->cut(spec_.problem.n, to_x_ ? spec_.problem.x : spec_.problem.y, tiles); }
+
   bool configure(Index tiles, bool prepack, Index least) {
-    this->cut(spec_.problem.n, to_x_ ? spec_.problem.x : spec_.problem.y, tiles);
+    cut_into(tiles);
     const Index all = boxes_ * spec_.problem.groups;
     prepack_ = prepack;
     together_ = all < kMinTasks && panels_ > 1;
     if (prepack && boxes_ == 1) return false;
-    const Index most = std::max(lanes_, (prepack ? 2 : 1) * kChunk / (depth_ + 1));
+    const Index most = std::max(lanes_, (prepack ? 2 : 1) * kChunk / (parts_ + 1));
     chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : ceil_div(cs_, ceil_div(cs_, most)), lanes_);
-    ustep_ = pitch((prepack ? cs_ : chunk_) * depth_ * width_);
+    ustep_ = pitch((prepack ? cs_ : chunk_) * parts_ * width_);
     vstep_ = pitch(ceil_div(cs_, chunk_) * source_tiles_ * chunk_);
     mstep_ = pitch(step_.tiles() * width_);
     Carver shared, slot;
@@ -138,37 +142,37 @@ class Winograd final : public Tiled<T> {
     if (!together_) s.v = carver.take<T>(frequencies_ * vstep_);
     if (!prepack_) s.u = carver.take<T>(frequencies_ * ustep_);
     s.m = carver.take<T>(frequencies_ * mstep_);
-    s.pixels = carver.take<T>(std::max(this->window_elements(), tile_[0] * tile_[1] * step_.tiles() * width_));
-    s.weights = carver.take<T>(kWeightBlock * taps_ * depth_ * width_ + lanes_);
+    s.pixels =
+        carver.take<T>(std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * step_.tiles() * width_));
+    s.weights = carver.take<T>(kWeightBlock * taps_ * width_);
     s.lines = carver.take<T>(kStoreRows * lanes_);
     s.bias = carver.take<T>(width_);
     return s;
   }
   Index panel_columns(Index panel) const { return round_up(std::min(width_, cd_ - panel * width_), lanes_); }
 
-  // Transforms the weights of a panel for source channels [k0, k0 + chunk_) to u[frequency][d][source channel][column].
+  // Transforms the weights of a panel for source channels [k0, k0 + chunk_) to u[frequency][part][source
+  // channel][column].
   void weights(const View& w, Index g, Index panel, Index k0, T* scratch, T* u) const {
     const std::size_t along_n = to_x_ ? 1 : 0, along_k = 1 - along_n;
-    const Index window_h = spec_.problem.w[1], window_w = spec_.problem.w[2];
-    const Index taps = taps_ * depth_, columns = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
+    const Index3& window = spec_.problem.w;
+    const Index columns = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
     for (Index k = k0; k < k1; k += kWeightBlock) {
       const Index count = std::min(kWeightBlock, k1 - k);
-      Index5 at{}, size{0, 0, depth_, window_h, window_w}, step{0, 0, taps_, window_w, 1};
+      Index5 at{}, size{0, 0, window[0], window[1], window[2]};
+      Index5 step{0, 0, window[1] * window[2] * columns, window[2] * columns, columns};
       at[0] = g * spec_.problem.co;
       at[along_n] += panel * width_, size[along_n] = std::min(width_, cd_ - panel * width_);
       at[along_k] += k, size[along_k] = count;
-      // Runs of memory stay runs.
-      const bool k_inside = w.stride[along_k] < w.stride[along_n];
-      step[along_n] = k_inside ? count * taps : taps;
-      step[along_k] = k_inside ? taps : columns * taps;
-      if (size[along_n] < columns) std::fill(scratch, scratch + count * columns * taps, T{});
+      step[along_n] = 1, step[along_k] = taps_ * columns;
+      if (size[along_n] < columns) std::fill(scratch, scratch + count * step[along_k], T{});
       copy_in(kernels_, scratch, step, w.at(at, size));
-      std::fill_n(scratch + count * columns * taps, lanes_, T{});
-      for (Index d = 0; d < depth_; ++d)
+      for (Index p = 0; p < parts_; ++p) {
+        const auto taps = this->taps_of(this->part(p), to_x_, columns);
         for (Index i = 0; i < count; ++i)
-          transforms_.weights(u + (d * (k1 - k0) + k - k0 + i) * columns, ustep_,
-                              scratch + i * step[along_k] + (to_x_ ? depth_ - 1 - d : d) * taps_, step[along_n],
-                              static_cast<int>(columns / lanes_), to_x_);
+          transforms_.weights(u + (p * (k1 - k0) + k - k0 + i) * columns, ustep_, scratch + i * step[along_k],
+                              taps.data(), static_cast<int>(columns / lanes_));
+      }
     }
   }
 
@@ -177,21 +181,21 @@ class Winograd final : public Tiled<T> {
     const Index c = vector * lanes_;
     v += c / chunk_ * source_tiles_ * chunk_ + c % chunk_;
     return this->each_row(to_x_ ? o.y : o.x, g * cs_ + c, std::min(lanes_, cs_ - c), b, true, pixels,
-                          [&](const T* const* rows, Index first, Index width, Index tile) {
-                            transforms_.image(v + tile * chunk_, vstep_, chunk_, rows, first, width, b.w);
+                          [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
+                            transforms_.image(v + tile * chunk_, vstep_, chunk_, rows, first, width, tiles);
                           });
   }
 
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const T* packed, const Slot& s) const {
-    const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_), plane = b.h * b.w;
+    const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_);
     const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more());
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
-    const Index tiles = b.tiles(), volume = b.d * plane;
+    const Index tiles = b.tiles();
     for (Index t = 0; t < tiles; ++t) {
-      row[t] = (t / volume * (depth_ - 1) * plane + t) * chunk_;
+      row[t] = this->at(b, t / b.w / b.h / b.d, t / b.w / b.h % b.d, t / b.w % b.h, t % b.w) * chunk_;
       crow[t] = t * columns;
     }
-    Segment segments[kMostDepth];
+    Segment segments[kMostParts];
     for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
       k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
       const T* u = packed + (g * panels_ + panel) * frequencies_ * ustep_;
@@ -202,9 +206,10 @@ class Winograd final : public Tiled<T> {
       for (Index f = 0; f < frequencies_; ++f) {
         for (Index k = k0; k < k1; k += chunk_) {
           const Index len = std::min(chunk_, k1 - k);
-          for (Index d = 0; d < depth_; ++d) segments[d] = {d * plane * chunk_, d * len * columns, len};
-          kernel.run(static_cast<int>(tiles), s.v + f * vstep_ + k * source_tiles_, row, 1, segments, depth_,
-                     u + f * ustep_ + (k - k0) * depth_ * columns, columns, s.m + f * mstep_, crow, k > 0);
+          for (Index p = 0; p < parts_; ++p)
+            segments[p] = {this->offset(b, this->part(p)) * chunk_, p * len * columns, len};
+          kernel.run(static_cast<int>(tiles), s.v + f * vstep_ + k * source_tiles_, row, 1, segments, parts_,
+                     u + f * ustep_ + (k - k0) * parts_ * columns, columns, s.m + f * mstep_, crow, k > 0);
         }
       }
     }
@@ -223,8 +228,8 @@ class Winograd final : public Tiled<T> {
       for (Index h = 0; h < b.h; ++h, m += b.w * columns)
         for (Index j = 0; j < columns; j += lanes_) {
           T* rows[kMostRows];
-          for (Index r = 0; r < tile_[0]; ++r) {
-            const Index y = tile_[0] * h + r;
+          for (Index r = 0; r < axes_[1].tile; ++r) {
+            const Index y = axes_[1].tile * h + r;
             rows[r] = y < w.size[3] ? s.pixels + i * plane + y * row + j : nullptr;
           }
           good &= transforms_.output(rows, columns, w.size[4], m + j, mstep_, columns, b.w);
@@ -262,13 +267,12 @@ class Winograd final : public Tiled<T> {
 
 namespace {
 
-// The axes for which the transforms have the window of a problem. w stays last: an image whose transformed axis does
-// not lie dense costs more to bring in than the transforms save.
-const winograd::Order* order_for(const Problem& p, const int* window) {
-  static constexpr winograd::Order kOrders[] = {{0, 1, 2}, {1, 0, 2}};
-  for (const winograd::Order& o : kOrders)
-    if (p.w[o[0]] <= winograd::kMostDepth && p.w[o[1]] == window[0] && p.w[o[2]] == window[1]) return &o;
-  return nullptr;
+// Whether transforms need fewer products than direct sums: tiles may reach beyond the outputs, parts beyond the window.
+bool saves(const winograd::Axes& axes, const Problem& p, const Index3& outputs) {
+  Index products = 1;
+  for (std::size_t a = 0; a < 3; ++a)
+    products *= ceil_div(outputs[a], axes[a].tile) * (axes[a].tile + axes[a].taps - 1) * axes[a].parts;
+  return products < p.y_plane() * p.taps();
 }
 
 }  // namespace
@@ -283,12 +287,15 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
   std::shared_ptr<const Pass> direct;
   std::unique_ptr<GuardedPass> best;
   for (const WinogradKernels<T>& transforms : kernels.winograd) {
-    const winograd::Order* const order = order_for(p, transforms.window);
+    const bool fits = p.w[1] >= transforms.window[0] && p.w[2] >= transforms.window[1];
     const bool exact = transforms.tile[1] + transforms.window[1] - 1 == 4;
-    if (!order || (only && &transforms != only) || !(exact || spec.precision == Precision::fast)) continue;
+    if (!fits || (only && &transforms != only) || !(exact || spec.precision == Precision::fast)) continue;
+    const winograd::Axes axes = winograd::axes_of(p, transforms);
+    if (axes[0].parts * axes[1].parts * axes[2].parts > winograd::kMostParts) continue;
+    if (!only && !saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y)) continue;
     if (!direct) direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
     if (!direct) return nullptr;
-    const winograd::Choice<T> choice{kernels, transforms, *order, direct};
+    const winograd::Choice<T> choice{kernels, transforms, direct};
     auto pass =
         to_w ? winograd::make_weights(spec, choice) : winograd::make_planned<winograd::Winograd<T>>(spec, choice);
     if (pass && (!best || pass->nanoseconds() < best->nanoseconds())) best = std::move(pass);

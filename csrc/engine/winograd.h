@@ -1,10 +1,13 @@
-// Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(4x4, 3x3) (4 times) and F(2x2, 5x5)
-// (2.8 times) on h and w, or F(1x4, 1x3) (2 times) on w alone; the taps of d summed directly.
+// Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(4x4, 3x3) (4 times) and F(3x3, 4x4)
+// (4 times) on h and w, or F(1x4, 1x3) (2 times) on w alone; taps along other axes summed directly.
 //
 // Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to 16, 36 or 6
 // frequencies, each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk
 // at a time, so that F(2x2, 3x3) is no less accurate than straight sums. What transforms must not mix (values that are
 // not finite, or a few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
+//
+// Larger windows are cut into parts of as many taps as the transform has, whose products are summed as frequencies: a
+// part reads the tiles that lie as far away as it does itself.
 //
 // winograd.cpp computes images (unknown x and y), winograd_weights.cpp weights (unknown w).
 #pragma once
@@ -22,14 +25,16 @@ namespace convbwd::winograd {
 
 constexpr Index kMostTiles = 128, kLeastTiles = 16;  // of a box
 constexpr Index kChunk = 64;                         // products of a call's sum: 0.3 to 0.8 of a straight sum's error
-constexpr Index kWeightBlock = 8;                    // source channels whose weights are brought in at a time
+constexpr Index kWeightBlock = 4;                    // source channels whose weights are brought in at a time
 // Transformed tiles and results of a box. Beside shared weights they stay in L2; more of them pay for weights that are
 // transformed for a box alone.
 constexpr Index kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
 constexpr Index kMinTasks = 8;
 constexpr Index kStoreRows = 64;
-constexpr Index kMostRows = 6;  // that a tile reads
-constexpr Index kMostDepth = 16;
+constexpr Index kMostRows = 6;        // that a tile reads
+constexpr Index kLine = 6;            // frequencies along w alone
+constexpr Index kMostTaps = 16;       // of a transform
+constexpr Index kMostParts = 128;     // of a window
 constexpr Index kLeastChannels = 32;  // transforms of fewer cost more than they save
 constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
 
@@ -49,33 +54,40 @@ inline Index even_part(Index size, Index most) {
   return ceil_div(size, ceil_div(size, std::clamp<Index>(most, 1, size)));
 }
 
-/// The axes of a problem that its transforms see as d, h and w.
-using Order = std::array<std::size_t, 3>;
+/// How a window lies along an axis: in parts of at most `taps` taps, which begin `step` taps apart. Parts that are a
+/// whole number of tiles apart read the same transformed tiles, so few grids of tiles serve them all.
+struct Axis {
+  Index tile, taps;     // outputs of a tile, taps of the transform
+  Index window;         // taps of the problem
+  Index step, parts;    // more than `taps` apart would leave some out
+  Index period, grids;  // part i reads grid i % period, which begins as far in the image as part i % period
+  Index move, more;     // by i / period * move tiles; tiles beyond those of the outputs
 
-inline Operands in_order(Operands o, const Order& order) {
-  for (View* v : {&o.x, &o.w, &o.y}) {
-    const View from = *v;
-    for (std::size_t a = 0; a < 3; ++a)
-      v->size[2 + a] = from.size[2 + order[a]], v->stride[2 + a] = from.stride[2 + order[a]];
+  Axis(Index tile_, Index taps_, Index window_) : tile(tile_), taps(taps_), window(window_) {
+    const auto parts_of = [&](Index apart) { return ceil_div(std::max<Index>(0, window - taps), apart) + 1; };
+    step = tile <= taps && parts_of(tile) == parts_of(taps) ? tile : taps;
+    parts = parts_of(step);
+    period = tile / std::gcd(step, tile), grids = std::min(period, parts);
+    move = step * period / tile, more = (parts - 1) / period * move;
   }
-  return o;
-}
-inline PassSpec in_order(PassSpec spec, const Order& order) {
-  spec.operands = in_order(spec.operands, order);
-  Problem& p = spec.problem;
-  for (Index3* sizes : {&p.x, &p.w, &p.y, &p.stride, &p.dilation, &p.pad_before}) {
-    const Index3 from = *sizes;
-    for (std::size_t a = 0; a < 3; ++a) (*sizes)[a] = from[order[a]];
-  }
-  return spec;
+  Index border() const { return window - 1; }
+  Index shift(Index part) const { return part / period * move; }
+  // The taps of a part that no other part has.
+  Index own(Index part) const { return part + 1 < parts ? step : window - part * step; }
+};
+using Axes = std::array<Axis, 3>;
+
+template <class T>
+Axes axes_of(const Problem& p, const WinogradKernels<T>& transforms) {
+  return {Axis(1, 1, p.w[0]), Axis(transforms.tile[0], transforms.window[0], p.w[1]),
+          Axis(transforms.tile[1], transforms.window[1], p.w[2])};
 }
 
-/// What a pass is made with; `direct` takes the axes as they are.
+/// What a pass is made with.
 template <class T>
 struct Choice {
   const KernelSet<T>& kernels;
   const WinogradKernels<T>& transforms;
-  Order order;
   std::shared_ptr<const Pass> direct;
 };
 
@@ -83,28 +95,25 @@ template <class T>
 class Tiled : public GuardedPass {
  public:
   Tiled(const PassSpec& spec, const Choice<T>& choice)
-      : GuardedPass(in_order(spec, choice.order), choice.direct),
+      : GuardedPass(spec, choice.direct),
         kernels_(choice.kernels),
         transforms_(choice.transforms),
-        order_(choice.order),
-        tile_{transforms_.tile[0], transforms_.tile[1]},
-        border_{transforms_.window[0] - 1, transforms_.window[1] - 1},
-        frequencies_((tile_[0] + border_[0]) * (tile_[1] + border_[1])),
-        depth_(spec_.problem.w[0]),
-        taps_(spec_.problem.w[1] * spec_.problem.w[2]),
+        axes_(axes_of(spec.problem, transforms_)),
+        parts_(axes_[0].parts * axes_[1].parts * axes_[2].parts),
+        taps_(axes_[0].window * axes_[1].window * axes_[2].window),
+        frequencies_((axes_[1].tile + axes_[1].taps - 1) * (axes_[2].tile + axes_[2].taps - 1)),
         lanes_(kernels_.lanes) {}
-  // Measured against it, estimates were a tenth too hopeful on average.
-  double nanoseconds() const override { return 1.1 * relative_time() * direct_nanoseconds(spec_, kernels_.lanes); }
-  Index3 tile() const override { return {step_.d, 2 * step_.h, 2 * step_.w}; }
+  double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_.lanes); }
+  Index3 tile() const override { return {step_.d, axes_[1].tile * step_.h, axes_[2].tile * step_.w}; }
 
  protected:
   // To that of a direct pass.
   virtual double relative_time() const = 0;
-  // Cuts the outputs of n images into boxes of about so many tiles, source planes shared by neighbours along d.
+  // Cuts the outputs of n images into boxes of about so many tiles; neighbours along d share source planes.
   void cut(Index n, const Index3& out, Index tiles) {
-    const Index size[4] = {n, out[0], ceil_div(out[1], tile_[0]), ceil_div(out[2], tile_[1])};
+    const Index size[4] = {n, out[0], ceil_div(out[1], axes_[1].tile), ceil_div(out[2], axes_[2].tile)};
     Index* const step[4] = {&step_.n, &step_.d, &step_.h, &step_.w};
-    *step[1] = depth_ > 1 ? even_part(size[1], 4) : 1;
+    *step[1] = axes_[0].parts > 1 ? even_part(size[1], 4) : 1;
     Index room = tiles / *step[1];
     room /= *step[3] = even_part(size[3], room);
     room /= *step[2] = even_part(size[2], room);
@@ -115,7 +124,34 @@ class Tiled : public GuardedPass {
     *step[0] = step_.d == size[1] && step_.h == size[2] && step_.w == size[3] ? even_part(size[0], room) : 1;
     for (int a = 0; a < 4; ++a) size_[a] = size[a], count_[a] = ceil_div(size[a], *step[a]);
     boxes_ = count_[0] * count_[1] * count_[2] * count_[3];
-    source_tiles_ = step_.n * (step_.d + depth_ - 1) * step_.h * step_.w;
+    grid_tiles_ = at(step_, step_.n, 0, 0, 0);
+    source_tiles_ = axes_[1].grids * axes_[2].grids * grid_tiles_;
+  }
+  // The number of a tile of a box in a grid of source tiles.
+  Index at(const Box& b, Index n, Index d, Index h, Index w) const {
+    return ((n * (b.d + axes_[0].more) + d) * (b.h + axes_[1].more) + h) * (b.w + axes_[2].more) + w;
+  }
+  Index3 part(Index i) const {
+    return {i / axes_[2].parts / axes_[1].parts, i / axes_[2].parts % axes_[1].parts, i % axes_[2].parts};
+  }
+  // Where the taps of a part lie among those of the window, reversed or not, `columns` elements each; -1 for taps of
+  // the transform that another part has, or none.
+  using Taps = std::array<std::ptrdiff_t, kMostTaps>;
+  Taps taps_of(const Index3& part, bool reversed, Index columns) const {
+    Taps taps;
+    taps.fill(-1);
+    const Axis &h = axes_[1], &w = axes_[2];
+    for (Index i = 0; i < h.own(part[1]); ++i)
+      for (Index j = 0; j < w.own(part[2]); ++j) {
+        const Index tap = (part[0] * h.window + part[1] * h.step + i) * w.window + part[2] * w.step + j;
+        taps[static_cast<std::size_t>(i * w.taps + j)] = (reversed ? taps_ - 1 - tap : tap) * columns;
+      }
+    return taps;
+  }
+  // How far the source tiles of a part lie from those of the first.
+  Index offset(const Box& b, const Index3& part) const {
+    const Index grid = part[1] % axes_[1].period * axes_[2].grids + part[2] % axes_[2].period;
+    return grid * grid_tiles_ + at(b, 0, axes_[0].shift(part[0]), axes_[1].shift(part[1]), axes_[2].shift(part[2]));
   }
   Box box(Index i) const {
     Index at[4];
@@ -127,10 +163,12 @@ class Tiled : public GuardedPass {
   // The pixels that the tiles of a box read of a source image, or their outputs.
   Window window(const View& v, const Box& b, bool source) const {
     Window s;
-    const Index3 first = source ? first_ : Index3{};
-    const Index lo[5] = {b.n0, 0, b.d0 + first[0], tile_[0] * b.h0 + first[1], tile_[1] * b.w0 + first[2]};
-    const Index extent[5] = {b.n, 0, b.d + source * (depth_ - 1), tile_[0] * b.h + source * border_[0],
-                             tile_[1] * b.w + source * border_[1]};
+    const Index begin[3] = {b.d0, b.h0, b.w0}, count[3] = {b.d, b.h, b.w};
+    Index5 lo{b.n0}, extent{b.n};
+    for (std::size_t a = 0; a < 3; ++a) {
+      lo[2 + a] = axes_[a].tile * begin[a] + (source ? first_[a] : 0);
+      extent[2 + a] = axes_[a].tile * count[a] + (source ? axes_[a].border() : 0);
+    }
     for (std::size_t a = 0; a < 5; ++a) {
       s.at[a] = std::clamp<Index>(lo[a], 0, v.size[a]);
       s.size[a] = std::clamp<Index>(lo[a] + extent[a], s.at[a], v.size[a]) - s.at[a];
@@ -139,35 +177,41 @@ class Tiled : public GuardedPass {
   }
   // Elements for one vector of channels of the largest window, and a row of zeros.
   Index window_elements() const {
-    const Index row = tile_[1] * step_.w + border_[1];
-    return (step_.n * (step_.d + depth_ - 1) * (tile_[0] * step_.h + border_[0]) + 1) * row * lanes_;
+    const auto pixels = [&](std::size_t a, Index count) { return axes_[a].tile * count + axes_[a].border(); };
+    return (step_.n * pixels(0, step_.d) * pixels(1, step_.h) + 1) * pixels(2, step_.w) * lanes_;
   }
 
-  // Brings in channels [c, c + live) of a box and calls f(rows, first column, width, tile) for every row of its tiles.
-  // Returns whether transforms may mix the values.
+  // Brings in channels [c, c + live) of a box and calls f(rows, first column, width, tile, tiles) for every row of its
+  // tiles, in all grids if they are source tiles. Returns whether transforms may mix the values.
   template <class F>
   bool each_row(const View& image, Index c, Index live, const Box& b, bool source, T* pixels, F&& f) const {
     const Window s = window(image, b, source);
+    const auto grids = [&](std::size_t a) { return source ? axes_[a].grids : 1; };
+    const auto tiles = [&](std::size_t a, Index count) { return count + (source ? axes_[a].more : 0); };
     const Index3 first = source ? first_ : Index3{};
-    const Index height = tile_[0] + source * border_[0], planes = b.d + source * (depth_ - 1);
+    const Index height = axes_[1].tile + (source ? axes_[1].taps - 1 : 0);
     const Index row = s.size[4] * lanes_, plane = s.size[3] * row, volume = s.size[2] * plane;
     T* const zeros = pixels + s.size[0] * volume;
     std::fill(live < lanes_ ? pixels : zeros, zeros + row, T{});
     Window from = s;
     from.at[1] = c, from.size[1] = live;
     copy_in(kernels_, pixels, {volume, 1, plane, row, lanes_}, image.at(from.at, from.size));
-    Index tile = 0;
-    for (Index n = 0; n < b.n; ++n)
-      for (Index d = b.d0 + first[0] - s.at[2]; d < b.d0 + first[0] - s.at[2] + planes; ++d)
-        for (Index h = 0; h < b.h; ++h, tile += b.w) {
-          const T* rows[kMostRows];
-          for (Index i = 0; i < height; ++i) {
-            const Index y = tile_[0] * (b.h0 + h) + first[1] + i - s.at[3];
-            const bool inside = d >= 0 && d < s.size[2] && y >= 0 && y < s.size[3];
-            rows[i] = inside ? pixels + n * volume + d * plane + y * row : zeros;
+    for (Index grid = 0; grid < grids(1) * grids(2); ++grid) {
+      const Index down = first[1] + grid / grids(2) * axes_[1].step, right = first[2] + grid % grids(2) * axes_[2].step;
+      Index tile = grid * grid_tiles_;
+      for (Index n = 0; n < b.n; ++n)
+        for (Index i = 0; i < tiles(0, b.d); ++i)
+          for (Index h = 0; h < tiles(1, b.h); ++h, tile += tiles(2, b.w)) {
+            const T* rows[kMostRows];
+            const Index d = b.d0 + first[0] + i - s.at[2];
+            for (Index j = 0; j < height; ++j) {
+              const Index y = axes_[1].tile * (b.h0 + h) + down + j - s.at[3];
+              const bool inside = d >= 0 && d < s.size[2] && y >= 0 && y < s.size[3];
+              rows[j] = inside ? pixels + n * volume + d * plane + y * row : zeros;
+            }
+            f(rows, axes_[2].tile * b.w0 + right - s.at[4], s.size[4], tile, tiles(2, b.w));
           }
-          f(rows, tile_[1] * b.w0 + first[2] - s.at[4], s.size[4], tile);
-        }
+    }
     return static_cast<double>(kernels_.peak(pixels, zeros - pixels)) <= kPeak;
   }
 
@@ -198,7 +242,8 @@ class Tiled : public GuardedPass {
 
   std::string name() const {
     std::ostringstream s;
-    s << "F(" << tile_[0] << 'x' << tile_[1] << ", " << border_[0] + 1 << 'x' << border_[1] + 1 << ')';
+    s << "F(" << axes_[1].tile << 'x' << axes_[2].tile << ", " << axes_[1].taps << 'x' << axes_[2].taps << ')';
+    if (parts_ > 1) s << " in " << axes_[0].parts << 'x' << axes_[1].parts << 'x' << axes_[2].parts << " parts";
     return s.str();
   }
   // Odd numbers of cache lines, so that frequencies do not fall on the same cache sets.
@@ -212,7 +257,11 @@ class Tiled : public GuardedPass {
     return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
   }
   // Six points along an axis, not four.
-  bool mixes_more() const { return tile_[1] + border_[1] > 4; }
+  bool mixes_more() const { return axes_[2].tile + axes_[2].taps - 1 > 4; }
+  // Of a direct pass, for each tile and pair of channels.
+  double tile_products() const {
+    return static_cast<double>(spec_.problem.y_plane() * taps_) / static_cast<double>(size_[1] * size_[2] * size_[3]);
+  }
   // A number for F(2x2, 3x3), and one for F(4x4, 3x3).
   struct Cycles {
     double small, large;
@@ -222,25 +271,30 @@ class Tiled : public GuardedPass {
   // shows (`writing`, in products). Here and below: estimated from counts and adjusted by hand to one core of a
   // Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
   // on wide images; within 15 % of seventeen shapes for F(4x4).
-  double products(const Index3& out, Index call, Cycles writing) const {
-    const double all = static_cast<double>(frequencies_ * size_[2] * size_[3]);
-    return all / static_cast<double>(out[1] * out[2] * taps_) * (1 + of_tile(writing) / static_cast<double>(call));
+  double products(Index call, Cycles writing) const {
+    return static_cast<double>(frequencies_ * parts_) / tile_products() *
+           (1 + of_tile(writing) / static_cast<double>(call));
   }
   // Cycles of a tile and vector, relative to a direct pass, which has two products a cycle for each channel on the
   // other side.
   double relative(Cycles cycles, Index of) const {
-    const double part = mixes_more() ? static_cast<double>(frequencies_) / 36 : 1;
-    return of_tile(cycles) * part * 2 / static_cast<double>(tile_[0] * tile_[1] * taps_ * of);
+    const double share = frequencies_ == kLine ? kLine / 36.0 : 1;
+    return of_tile(cycles) * share * 2 / (tile_products() * static_cast<double>(of));
   }
+  // The same of tiles, which one axis passes through once, not twice.
+  double relative_tiles(Cycles cycles, Index of) const {
+    return relative(cycles, of) * (frequencies_ == kLine ? 0.5 : 1);
+  }
+  // Source tiles that are transformed for each tile of the outputs.
+  double sources() const { return static_cast<double>(source_tiles_) / static_cast<double>(step_.tiles()); }
 
   const KernelSet<T>& kernels_;
   const WinogradKernels<T>& transforms_;
-  const Order order_;
-  const std::array<Index, 2> tile_, border_;  // along h and w: outputs of a tile, pixels more that it reads
-  const Index frequencies_, depth_, taps_, lanes_;
+  const Axes axes_;
+  const Index parts_, taps_, frequencies_, lanes_;
   Index3 first_{};  // tap u of the transform reads source position destination + first + u
   Box step_{};
-  Index size_[4]{}, count_[4]{}, boxes_ = 1, source_tiles_ = 1;
+  Index size_[4]{}, count_[4]{}, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;
 };
 
 /// Of class P; null where it does not fit the budget.

@@ -7,13 +7,12 @@ namespace {
 template <class T>
 class WinogradWeights final : public Tiled<T> {
   using Base = Tiled<T>;
-  using Base::spec_, Base::kernels_, Base::direct_, Base::depth_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::tile_, Base::border_, Base::frequencies_,
-      Base::taps_, Base::first_;
+  using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
+      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::taps_, Base::first_;
 
  public:
   WinogradWeights(const PassSpec& spec, const Choice<T>& choice)
-      : Base(spec, choice), store_channels_(std::max<Index>(1, kStoreRows / taps_)) {
+      : Base(spec, choice), store_channels_(std::max<Index>(1, kStoreRows * axes_[0].window / taps_)) {
     const Problem& p = spec_.problem;
     for (std::size_t a = 0; a < 3; ++a) first_[a] = -p.pad_before[a];
     width_ = this->panel_width(p.co);
@@ -33,9 +32,10 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double relative_time() const override {
-    return this->products(spec_.problem.y, step_.tiles(), {10, 10}) +
-           this->relative({110, 520}, panels_ * width_ * depth_) + this->relative({90, 400}, rows_ * depth_) +
-           this->relative({100, 225}, boxes_ * step_.tiles());
+    return 0.95 * (this->products(step_.tiles(), {10, 10}) +
+                   this->sources() * this->relative_tiles({110, 520}, panels_ * width_) +
+                   this->relative_tiles({90, 400}, rows_) +
+                   static_cast<double>(parts_) * this->relative({100, 225}, boxes_ * step_.tiles()));
   }
 
   std::string explain() const override {
@@ -47,8 +47,7 @@ class WinogradWeights final : public Tiled<T> {
     return s.str();
   }
 
-  void run(const Operands& operands, std::byte* workspace) const override {
-    const Operands o = in_order(operands, Base::order_);
+  void run(const Operands& o, std::byte* workspace) const override {
     const int slots = this->slots();
     const Index block = slab_elements();
     T* const shared = reinterpret_cast<T*>(workspace);
@@ -76,7 +75,7 @@ class WinogradWeights final : public Tiled<T> {
           for (Index e = 0; e < block; ++e) c[e] += c[slab * block + e];
         check(store(o, block_of(i), c, slot_of(slot)));
       });
-    if (!fit) direct_->run(operands, workspace);
+    if (!fit) direct_->run(o, workspace);
   }
 
  private:
@@ -108,13 +107,13 @@ class WinogradWeights final : public Tiled<T> {
     carve(slot);
     return this->share(results * slabs_, shared_bytes, static_cast<Index>(slot.used()), least);
   }
-  Index slab_elements() const { return panels_ * depth_ * frequencies_ * cstep_; }
+  Index slab_elements() const { return panels_ * parts_ * frequencies_ * cstep_; }
   Slot carve(Carver& carver) const {
     Slot s{};
     if (slabs_ == 1) s.c = carver.take<T>(slab_elements());
     s.v = carver.take<T>(frequencies_ * vstep_);
     s.b = carver.take<T>(panels_ * frequencies_ * bstep_);
-    s.pixels = carver.take<T>(std::max(this->window_elements(), store_channels_ * taps_ * depth_ * width_));
+    s.pixels = carver.take<T>(std::max(this->window_elements(), store_channels_ * taps_ * width_));
     s.lines = carver.take<T>(kStoreRows * lanes_);
     return s;
   }
@@ -127,28 +126,28 @@ class WinogradWeights final : public Tiled<T> {
     return b;
   }
 
-  // Adds the sums over the tiles of a box to c[panel][d][frequency][input channel][column].
+  // Adds the sums over the tiles of a box to c[panel][part][frequency][input channel][column].
   bool add(const Operands& o, const Block& r, const Box& b, const Slot& s, T* c, bool accumulate) const {
     const Problem& p = spec_.problem;
-    const Index tiles = b.tiles(), plane = b.h * b.w, volume = b.d * plane;
     bool good = true;
     for (Index m = 0; m < r.m; m += lanes_)
       good &= this->each_row(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
-                             [&](const T* const* rows, Index first, Index width, Index tile) {
+                             [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
                                transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows, first,
-                                                 width, b.w);
+                                                 width, tiles);
                              });
     for (Index n = 0; n < r.n; n += lanes_) {
       const Index columns = panel_columns(r, n / width_);
       good &=
           this->each_row(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
-                         [&](const T* const* rows, Index, Index width, Index tile) {
+                         [&](const T* const* rows, Index, Index width, Index tile, Index tiles) {
                            transforms_.gradient(s.b + n / width_ * frequencies_ * bstep_ + tile * columns + n % width_,
-                                                bstep_, columns, rows, width, b.w);
+                                                bstep_, columns, rows, width, tiles);
                          });
     }
     std::ptrdiff_t row[kMostChannels], crow[kMostChannels];
     Segment segments[kMostTiles];
+    const Runs runs = runs_of(b);
     for (Index panel = 0; panel * width_ < r.n; ++panel) {
       const Index columns = panel_columns(r, panel);
       const GatherKernel<T>& kernel = kernels_.gather[columns / lanes_ - 1];
@@ -156,13 +155,16 @@ class WinogradWeights final : public Tiled<T> {
         row[m] = m / lanes_ * source_tiles_ * lanes_ + m % lanes_;
         crow[m] = m * columns;
       }
-      for (Index d = 0; d < depth_; ++d) {
-        const Index count = depth_ > 1 ? b.n : 1, len = depth_ > 1 ? volume : tiles;
-        for (Index i = 0; i < count; ++i)
-          segments[i] = {(i * (volume + (depth_ - 1) * plane) + d * plane) * lanes_, i * volume * columns, len};
+      for (Index part = 0; part < parts_; ++part) {
+        const Index first = this->offset(b, this->part(part));
+        for (Index i = 0; i < runs.count; ++i) {
+          const Index tile = i * runs.size, line = tile / b.w;
+          segments[i] = {(first + this->at(b, line / b.h / b.d, line / b.h % b.d, line % b.h, 0)) * lanes_,
+                         tile * columns, runs.size};
+        }
         for (Index f = 0; f < frequencies_; ++f) {
-          T* const to = c + ((panel * depth_ + d) * frequencies_ + f) * cstep_;
-          kernel.run(static_cast<int>(r.m), s.v + f * vstep_, row, lanes_, segments, count,
+          T* const to = c + ((panel * parts_ + part) * frequencies_ + f) * cstep_;
+          kernel.run(static_cast<int>(r.m), s.v + f * vstep_, row, lanes_, segments, runs.count,
                      s.b + (panel * frequencies_ + f) * bstep_, columns, to, crow, accumulate);
         }
       }
@@ -170,26 +172,42 @@ class WinogradWeights final : public Tiled<T> {
     return good;
   }
 
+  // Tiles of a box that lie side by side among the source tiles too.
+  struct Runs {
+    Index size, count;
+  };
+  Runs runs_of(const Box& b) const {
+    Index size = b.w;
+    if (axes_[2].more == 0) size *= b.h;
+    if (axes_[2].more == 0 && axes_[1].more == 0) size *= b.d;
+    if (this->at(b, 1, 0, 0, 0) == b.d * b.h * b.w) size *= b.n;
+    return {size, b.tiles() / size};
+  }
+
   bool store(const Operands& o, const Block& r, const T* c, const Slot& s) const {
-    const Index taps = taps_ * depth_, window = spec_.problem.w[2];
     const View& w = o.w;
-    const bool taps_dense = w.stride[3] == window * w.stride[4] && (depth_ == 1 || w.stride[2] == taps_ * w.stride[4]);
-    const bool join = taps_dense && w.stride[1] == taps * w.stride[4];
+    const Index3& window = spec_.problem.w;
+    const Index plane = window[1] * window[2];
+    const bool taps_dense =
+        w.stride[3] == window[2] * w.stride[4] && (window[0] == 1 || w.stride[2] == plane * w.stride[4]);
+    const bool join = taps_dense && w.stride[1] == taps_ * w.stride[4];
     bool good = true;
     for (Index panel = 0; panel * width_ < r.n; ++panel) {
       const Index columns = panel_columns(r, panel), n = std::min(width_, r.n - panel * width_);
       for (Index m = 0; m < r.m; m += store_channels_) {
         const Index count = std::min(store_channels_, r.m - m);
-        for (Index i = 0; i < count; ++i)
-          for (Index d = 0; d < depth_; ++d)
-            good &= transforms_.taps(s.pixels + (i * taps + d * taps_) * columns, columns,
-                                     c + (panel * depth_ + d) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
+        for (Index p = 0; p < parts_; ++p) {
+          const auto taps = this->taps_of(this->part(p), false, columns);
+          for (Index i = 0; i < count; ++i)
+            good &= transforms_.taps(s.pixels + i * taps_ * columns, taps.data(),
+                                     c + (panel * parts_ + p) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
                                      static_cast<int>(columns / lanes_));
-        const Index run = join ? count * taps : taps_dense ? taps : 1;
-        for (Index i = 0; i < count * taps; i += run) {
-          const Index t = i % taps;
-          const Index at = w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps, t / taps_,
-                                     t / window % spec_.problem.w[1], t % window});
+        }
+        const Index run = join ? count * taps_ : taps_dense ? taps_ : 1;
+        for (Index i = 0; i < count * taps_; i += run) {
+          const Index t = i % taps_;
+          const Index at = w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps_, t / plane,
+                                     t / window[2] % window[1], t % window[2]});
           this->put(advance(w.data, w.dtype, at), w.dtype, w.stride[4], w.stride[0], s.pixels + i * columns, columns,
                     run, n, s.lines);
         }

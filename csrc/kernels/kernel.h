@@ -91,13 +91,13 @@ struct WinogradKernels {
   /// Tiles of tile[0] rows of the gradient of outputs.
   void (*gradient)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t width,
                    std::int64_t tiles);
-  /// The taps (reversed if `flip`) of w[channel*ldw + tap], read in whole vectors from the first tap on.
-  void (*weights)(T* u, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int vectors, bool flip);
+  /// Vectors of taps, tap t at w + tap[t]; those with a negative place are zeros.
+  void (*weights)(T* u, std::ptrdiff_t fstep, const T* w, const std::ptrdiff_t* tap, int vectors);
   /// Tiles of tile[0] rows of outputs, pixels `ldo` elements apart; a null row is left out.
   bool (*output)(T* const* row, std::ptrdiff_t ldo, std::int64_t width, const T* m, std::ptrdiff_t fstep,
                  std::ptrdiff_t tstep, std::int64_t tiles);
-  /// The gradient of the taps, to w[tap*ldw + channel].
-  bool (*taps)(T* w, std::ptrdiff_t ldw, const T* c, std::ptrdiff_t fstep, int vectors);
+  /// The gradient of the taps, tap t to w + tap[t]; those with a negative place are left out.
+  bool (*taps)(T* w, const std::ptrdiff_t* tap, const T* c, std::ptrdiff_t fstep, int vectors);
 };
 
 /// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType: they

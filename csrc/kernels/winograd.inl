@@ -120,17 +120,10 @@ struct Winograd {
     }
   }
 
-  static void weights(T* u, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int vectors, bool flip) {
-    for (int n = 0; n < vectors; ++n, w += L * ldw, u += L) {
-      V<T> g[(KH * KW + L - 1) / L * L], r[KW][NH];
-      UNROLL for (int t = 0; t < KH * KW; t += L) {
-        UNROLL for (int i = 0; i < L; ++i) g[t + i] = loadu(w + i * ldw + t);
-        transpose_square<T>(g + t);
-      }
-      if (flip) UNROLL for (int t = 0; t < KH * KW / 2; ++t) {
-          const V<T> other = g[KH * KW - 1 - t];
-          g[KH * KW - 1 - t] = g[t], g[t] = other;
-        }
+  static void weights(T* u, std::ptrdiff_t fstep, const T* w, const std::ptrdiff_t* tap, int vectors) {
+    for (int n = 0; n < vectors; ++n, w += L, u += L) {
+      V<T> g[KH * KW], r[KW][NH];
+      UNROLL for (int t = 0; t < KH * KW; ++t) g[t] = tap[t] < 0 ? V<T>{} : loadu(w + tap[t]);
       UNROLL for (int j = 0; j < KW; ++j) {
         V<T> d[KH];
         UNROLL for (int i = 0; i < KH; ++i) d[i] = g[KW * i + j];
@@ -173,12 +166,12 @@ struct Winograd {
     return winograd_finite<T>(zero);
   }
 
-  static bool taps(T* w, std::ptrdiff_t ldw, const T* c, std::ptrdiff_t fstep, int vectors) {
+  static bool taps(T* w, const std::ptrdiff_t* tap, const T* c, std::ptrdiff_t fstep, int vectors) {
     V<T> zero{};
     for (int n = 0; n < vectors; ++n, w += L, c += L)
-      sums<KH, KW, true>(c, fstep, [&](int i, int j, V<T> tap) __attribute__((always_inline)) {
-        zero += tap - tap;
-        storeu(w + (KW * i + j) * ldw, tap);
+      sums<KH, KW, true>(c, fstep, [&](int i, int j, V<T> sum) __attribute__((always_inline)) {
+        zero += sum - sum;
+        if (tap[KW * i + j] >= 0) storeu(w + tap[KW * i + j], sum);
       });
     return winograd_finite<T>(zero);
   }
