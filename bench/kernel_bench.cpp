@@ -146,17 +146,18 @@ struct Winograd {
         pixels(numbers<T>(kMostRows * width * lanes)),
         frequencies(numbers<T>((transforms.tile[0] + transforms.window[0] - 1) *
                                (transforms.tile[1] + transforms.window[1] - 1) * fstep)),
-        weights(numbers<T>(fstep * kMostTaps)) {
+        weights(numbers<T>((fstep + 1) * kMostTaps)),
+        scratch(numbers<T>(kMostTaps * lanes)) {
     for (int i = 0; i < kMostRows; ++i) rows[i] = pixels.data() + i * width * lanes;
-    for (int i = 0; i < kMostTaps; ++i) taps[i] = i * fstep;
+    for (int i = 0; i < kMostTaps; ++i) taps[i] = i;
   }
 
   static constexpr int kMostRows = 6, kMostTaps = 16;
   const WinogradKernels<T>& kernels;
   std::ptrdiff_t lanes, width, fstep;
-  std::vector<T> pixels, frequencies, weights;
+  std::vector<T> pixels, frequencies, weights, scratch;
   T* rows[kMostRows];
-  std::ptrdiff_t taps[kMostTaps];
+  int taps[kMostTaps];
 };
 
 template <class T, class F>
@@ -222,13 +223,16 @@ void register_set(const KernelSet<T>& set) {
                  [](W& d) { d.kernels.image(d.frequencies.data(), d.fstep, d.lanes, d.rows, -1, d.width, W::kTiles); });
     add_winograd("gradient",
                  [](W& d) { d.kernels.gradient(d.frequencies.data(), d.fstep, d.lanes, d.rows, d.width, W::kTiles); });
-    add_winograd("weights",
-                 [](W& d) { d.kernels.weights(d.frequencies.data(), d.fstep, d.weights.data(), d.taps, W::kTiles); });
+    add_winograd("weights", [](W& d) {
+      d.kernels.weights(d.frequencies.data(), 0, d.fstep, d.weights.data(), W::kMostTaps, W::kMostTaps, d.taps, 1,
+                        W::kTiles, d.scratch.data());
+    });
     add_winograd("output", [](W& d) {
       d.kernels.output(d.rows, d.lanes, d.width, d.frequencies.data(), d.fstep, d.lanes, W::kTiles);
     });
-    add_winograd("taps",
-                 [](W& d) { d.kernels.taps(d.weights.data(), d.taps, d.frequencies.data(), d.fstep, W::kTiles); });
+    add_winograd("taps", [](W& d) {
+      d.kernels.taps(d.weights.data(), d.fstep, d.taps, d.frequencies.data(), d.fstep, W::kTiles);
+    });
   }
 }
 

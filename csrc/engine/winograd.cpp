@@ -9,7 +9,8 @@ template <class T>
 class Winograd final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::taps_, Base::first_;
+      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::taps_, Base::first_,
+      Base::tap_;
 
  public:
   Winograd(const PassSpec& spec, const Choice<T>& choice) : Base(spec, choice), to_x_(spec.unknown == Unknown::x) {
@@ -74,7 +75,7 @@ class Winograd final : public Tiled<T> {
     if (prepack_)
       parallel_for(groups * panels_ * chunks, slots, [&](Index i, int slot) {
         const Index k0 = i % chunks * chunk_, panel = i / chunks % panels_, g = i / chunks / panels_;
-        weights(o.w, g, panel, k0, slot_of(slot).weights,
+        weights(o.w, g, panel, k0, slot_of(slot),
                 all.u + i / chunks * frequencies_ * ustep_ + k0 * parts_ * panel_columns(panel));
       });
     const auto transform_one = [&](Index i, Index vector, const Slot& s) {
@@ -109,7 +110,7 @@ class Winograd final : public Tiled<T> {
     T *u, *v;
   };
   struct Slot {
-    T *v, *u, *m, *pixels, *weights, *lines, *bias;
+    T *v, *u, *m, *pixels, *weights, *taps, *lines, *bias;
   };
 
   void cut_into(Index tiles) { this->cut(spec_.problem.n, to_x_ ? spec_.problem.x : spec_.problem.y, tiles); }
@@ -144,7 +145,8 @@ class Winograd final : public Tiled<T> {
     s.m = carver.take<T>(frequencies_ * mstep_);
     s.pixels =
         carver.take<T>(std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * step_.tiles() * width_));
-    s.weights = carver.take<T>(kWeightBlock * taps_ * width_);
+    s.weights = carver.take<T>(kWeightBlock * taps_ * width_ + lanes_);
+    s.taps = carver.take<T>(round_up(taps_, lanes_) * lanes_);
     s.lines = carver.take<T>(kStoreRows * lanes_);
     s.bias = carver.take<T>(width_);
     return s;
@@ -153,26 +155,27 @@ class Winograd final : public Tiled<T> {
 
   // Transforms the weights of a panel for source channels [k0, k0 + chunk_) to u[frequency][part][source
   // channel][column].
-  void weights(const View& w, Index g, Index panel, Index k0, T* scratch, T* u) const {
+  void weights(const View& w, Index g, Index panel, Index k0, const Slot& s, T* u) const {
     const std::size_t along_n = to_x_ ? 1 : 0, along_k = 1 - along_n;
     const Index3& window = spec_.problem.w;
     const Index columns = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
     for (Index k = k0; k < k1; k += kWeightBlock) {
-      const Index count = std::min(kWeightBlock, k1 - k);
-      Index5 at{}, size{0, 0, window[0], window[1], window[2]};
-      Index5 step{0, 0, window[1] * window[2] * columns, window[2] * columns, columns};
+      const Index count = std::min(kWeightBlock, k1 - k), all = count * columns * taps_;
+      Index5 at{}, size{0, 0, window[0], window[1], window[2]}, step{0, 0, window[1] * window[2], window[2], 1};
       at[0] = g * spec_.problem.co;
       at[along_n] += panel * width_, size[along_n] = std::min(width_, cd_ - panel * width_);
       at[along_k] += k, size[along_k] = count;
-      step[along_n] = 1, step[along_k] = taps_ * columns;
-      if (size[along_n] < columns) std::fill(scratch, scratch + count * step[along_k], T{});
-      copy_in(kernels_, scratch, step, w.at(at, size));
-      for (Index p = 0; p < parts_; ++p) {
-        const auto taps = this->taps_of(this->part(p), to_x_, columns);
-        for (Index i = 0; i < count; ++i)
-          transforms_.weights(u + (p * (k1 - k0) + k - k0 + i) * columns, ustep_, scratch + i * step[along_k],
-                              taps.data(), static_cast<int>(columns / lanes_));
-      }
+      // Runs of memory stay runs.
+      const bool k_inside = w.stride[along_k] < w.stride[along_n];
+      step[along_n] = k_inside ? count * taps_ : taps_;
+      step[along_k] = k_inside ? taps_ : columns * taps_;
+      if (size[along_n] < columns) std::fill_n(s.weights, all, T{});
+      copy_in(kernels_, s.weights, step, w.at(at, size));
+      std::fill_n(s.weights + all, lanes_, T{});
+      for (Index i = 0; i < count; ++i)
+        transforms_.weights(u + (k - k0 + i) * columns, (k1 - k0) * columns, ustep_, s.weights + i * step[along_k],
+                            step[along_n], static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
+                            static_cast<int>(columns / lanes_), s.taps);
     }
   }
 
@@ -200,7 +203,7 @@ class Winograd final : public Tiled<T> {
       k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
       const T* u = packed + (g * panels_ + panel) * frequencies_ * ustep_;
       if (!prepack_) {
-        weights(o.w, g, panel, k0, s.weights, s.u);
+        weights(o.w, g, panel, k0, s, s.u);
         u = s.u;
       }
       for (Index f = 0; f < frequencies_; ++f) {

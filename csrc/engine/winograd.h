@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <numeric>
 #include <sstream>
+#include <vector>
 
 #include "engine/estimate.h"
 #include "engine/pass.h"
@@ -33,7 +34,6 @@ constexpr Index kMinTasks = 8;
 constexpr Index kStoreRows = 64;
 constexpr Index kMostRows = 6;        // that a tile reads
 constexpr Index kLine = 6;            // frequencies along w alone
-constexpr Index kMostTaps = 16;       // of a transform
 constexpr Index kMostParts = 128;     // of a window
 constexpr Index kLeastChannels = 32;  // transforms of fewer cost more than they save
 constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
@@ -102,7 +102,8 @@ class Tiled : public GuardedPass {
         parts_(axes_[0].parts * axes_[1].parts * axes_[2].parts),
         taps_(axes_[0].window * axes_[1].window * axes_[2].window),
         frequencies_((axes_[1].tile + axes_[1].taps - 1) * (axes_[2].tile + axes_[2].taps - 1)),
-        lanes_(kernels_.lanes) {}
+        lanes_(kernels_.lanes),
+        tap_(list_taps(spec.unknown == Unknown::x)) {}
   double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_.lanes); }
   Index3 tile() const override { return {step_.d, axes_[1].tile * step_.h, axes_[2].tile * step_.w}; }
 
@@ -134,18 +135,20 @@ class Tiled : public GuardedPass {
   Index3 part(Index i) const {
     return {i / axes_[2].parts / axes_[1].parts, i / axes_[2].parts % axes_[1].parts, i % axes_[2].parts};
   }
-  // Where the taps of a part lie among those of the window, reversed or not, `columns` elements each; -1 for taps of
-  // the transform that another part has, or none.
-  using Taps = std::array<std::ptrdiff_t, kMostTaps>;
-  Taps taps_of(const Index3& part, bool reversed, Index columns) const {
-    Taps taps;
-    taps.fill(-1);
+  // The numbers, in the window, of the taps of all parts, reversed or not; -1 for taps of the transform that another
+  // part has, or none.
+  std::vector<int> list_taps(bool reversed) const {
     const Axis &h = axes_[1], &w = axes_[2];
-    for (Index i = 0; i < h.own(part[1]); ++i)
-      for (Index j = 0; j < w.own(part[2]); ++j) {
-        const Index tap = (part[0] * h.window + part[1] * h.step + i) * w.window + part[2] * w.step + j;
-        taps[static_cast<std::size_t>(i * w.taps + j)] = (reversed ? taps_ - 1 - tap : tap) * columns;
-      }
+    std::vector<int> taps(static_cast<std::size_t>(parts_ * h.taps * w.taps), -1);
+    for (Index p = 0; p < parts_; ++p) {
+      const Index3 part = this->part(p);
+      for (Index i = 0; i < h.own(part[1]); ++i)
+        for (Index j = 0; j < w.own(part[2]); ++j) {
+          const Index tap = (part[0] * h.window + part[1] * h.step + i) * w.window + part[2] * w.step + j;
+          const Index to = (p * h.taps + i) * w.taps + j;
+          taps[static_cast<std::size_t>(to)] = static_cast<int>(reversed ? taps_ - 1 - tap : tap);
+        }
+    }
     return taps;
   }
   // How far the source tiles of a part lie from those of the first.
@@ -292,6 +295,7 @@ class Tiled : public GuardedPass {
   const WinogradKernels<T>& transforms_;
   const Axes axes_;
   const Index parts_, taps_, frequencies_, lanes_;
+  const std::vector<int> tap_;
   Index3 first_{};  // tap u of the transform reads source position destination + first + u
   Box step_{};
   Index size_[4]{}, count_[4]{}, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;

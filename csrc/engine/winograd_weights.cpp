@@ -8,7 +8,8 @@ template <class T>
 class WinogradWeights final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::taps_, Base::first_;
+      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::taps_, Base::first_,
+      Base::tap_;
 
  public:
   WinogradWeights(const PassSpec& spec, const Choice<T>& choice)
@@ -196,13 +197,12 @@ class WinogradWeights final : public Tiled<T> {
       const Index columns = panel_columns(r, panel), n = std::min(width_, r.n - panel * width_);
       for (Index m = 0; m < r.m; m += store_channels_) {
         const Index count = std::min(store_channels_, r.m - m);
-        for (Index p = 0; p < parts_; ++p) {
-          const auto taps = this->taps_of(this->part(p), false, columns);
+        for (Index p = 0; p < parts_; ++p)
           for (Index i = 0; i < count; ++i)
-            good &= transforms_.taps(s.pixels + i * taps_ * columns, taps.data(),
+            good &= transforms_.taps(s.pixels + i * taps_ * columns, columns,
+                                     tap_.data() + p * axes_[1].taps * axes_[2].taps,
                                      c + (panel * parts_ + p) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
                                      static_cast<int>(columns / lanes_));
-        }
         const Index run = join ? count * taps_ : taps_dense ? taps_ : 1;
         for (Index i = 0; i < count * taps_; i += run) {
           const Index t = i % taps_;

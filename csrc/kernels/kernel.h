@@ -91,13 +91,16 @@ struct WinogradKernels {
   /// Tiles of tile[0] rows of the gradient of outputs.
   void (*gradient)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t width,
                    std::int64_t tiles);
-  /// Vectors of taps, tap t at w + tap[t]; those with a negative place are zeros.
-  void (*weights)(T* u, std::ptrdiff_t fstep, const T* w, const std::ptrdiff_t* tap, int vectors);
+  /// The parts, `pstep` elements apart, of windows w[channel*ldw + tap], read in whole vectors from the first tap on. A
+  /// part takes window[0] * window[1] taps by their numbers, zeros where they are negative. `scratch` is room for the
+  /// taps of a vector of channels, in whole vectors.
+  void (*weights)(T* u, std::ptrdiff_t pstep, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int taps,
+                  const int* tap, int parts, int vectors, T* scratch);
   /// Tiles of tile[0] rows of outputs, pixels `ldo` elements apart; a null row is left out.
   bool (*output)(T* const* row, std::ptrdiff_t ldo, std::int64_t width, const T* m, std::ptrdiff_t fstep,
                  std::ptrdiff_t tstep, std::int64_t tiles);
-  /// The gradient of the taps, tap t to w + tap[t]; those with a negative place are left out.
-  bool (*taps)(T* w, const std::ptrdiff_t* tap, const T* c, std::ptrdiff_t fstep, int vectors);
+  /// The gradient of a part's taps, to w[tap*ldw + channel]; those with a negative number are left out.
+  bool (*taps)(T* w, std::ptrdiff_t ldw, const int* tap, const T* c, std::ptrdiff_t fstep, int vectors);
 };
 
 /// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType: they

@@ -120,20 +120,32 @@ struct Winograd {
     }
   }
 
-  static void weights(T* u, std::ptrdiff_t fstep, const T* w, const std::ptrdiff_t* tap, int vectors) {
-    for (int n = 0; n < vectors; ++n, w += L, u += L) {
-      V<T> g[KH * KW], r[KW][NH];
-      UNROLL for (int t = 0; t < KH * KW; ++t) g[t] = tap[t] < 0 ? V<T>{} : loadu(w + tap[t]);
-      UNROLL for (int j = 0; j < KW; ++j) {
-        V<T> d[KH];
-        UNROLL for (int i = 0; i < KH; ++i) d[i] = g[KW * i + j];
-        winograd_values<T, NH, KH, true>(d, r[j]);
+  static void weights(T* u, std::ptrdiff_t pstep, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int taps,
+                      const int* tap, int parts, int vectors, T* scratch) {
+    for (int n = 0; n < vectors; ++n, w += L * ldw, u += L) {
+      for (int t = 0; t < taps; t += L) {
+        V<T> g[L];
+        UNROLL for (int i = 0; i < L; ++i) g[i] = loadu(w + i * ldw + t);
+        transpose_square<T>(g);
+        UNROLL for (int i = 0; i < L; ++i) storeu(scratch + (t + i) * L, g[i]);
       }
-      UNROLL for (int i = 0; i < NH; ++i) {
-        V<T> d[KW], f[NW];
-        UNROLL for (int j = 0; j < KW; ++j) d[j] = r[j][i];
-        winograd_values<T, NW, KW, true>(d, f);
-        UNROLL for (int j = 0; j < NW; ++j) storeu(u + (NW * i + j) * fstep, f[j]);
+      const int* of_part = tap;
+      for (int p = 0; p < parts; ++p, of_part += KH * KW) {
+        V<T> r[KW][NH];
+        UNROLL for (int j = 0; j < KW; ++j) {
+          V<T> d[KH];
+          UNROLL for (int i = 0; i < KH; ++i) {
+            const int t = of_part[KW * i + j];
+            d[i] = t < 0 ? V<T>{} : loadu(scratch + t * L);
+          }
+          winograd_values<T, NH, KH, true>(d, r[j]);
+        }
+        UNROLL for (int i = 0; i < NH; ++i) {
+          V<T> d[KW], f[NW];
+          UNROLL for (int j = 0; j < KW; ++j) d[j] = r[j][i];
+          winograd_values<T, NW, KW, true>(d, f);
+          UNROLL for (int j = 0; j < NW; ++j) storeu(u + p * pstep + (NW * i + j) * fstep, f[j]);
+        }
       }
     }
   }
@@ -166,12 +178,13 @@ struct Winograd {
     return winograd_finite<T>(zero);
   }
 
-  static bool taps(T* w, const std::ptrdiff_t* tap, const T* c, std::ptrdiff_t fstep, int vectors) {
+  static bool taps(T* w, std::ptrdiff_t ldw, const int* tap, const T* c, std::ptrdiff_t fstep, int vectors) {
     V<T> zero{};
     for (int n = 0; n < vectors; ++n, w += L, c += L)
       sums<KH, KW, true>(c, fstep, [&](int i, int j, V<T> sum) __attribute__((always_inline)) {
         zero += sum - sum;
-        if (tap[KW * i + j] >= 0) storeu(w + tap[KW * i + j], sum);
+        const int t = tap[KW * i + j];
+        if (t >= 0) storeu(w + t * ldw, sum);
       });
     return winograd_finite<T>(zero);
   }
