@@ -10,6 +10,7 @@ constexpr Index kBoxPixels = 480;                  // flat optimum from 240 to 9
 constexpr Index kReduction = 768;                  // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
 constexpr Index kTileBytes = 256 << 10;            // results of a task: stay in L2 beside panels and images
 constexpr Index kOwnTileBytes = 1 << 20;           // where each task packs its own panels: larger boxes pack less
+constexpr Index kLeastShared = 64;                 // pixels of a box that shares its panels
 constexpr Index kLeastPixels = 8;                  // one tile of the tallest register kernel
 constexpr Index kLeastChunk = 16;                  // below, a narrower block of channels is better than a shorter sum
 constexpr Index kFewPixels = 128;                  // too few to pay for packing weights that lie dense along columns
@@ -321,9 +322,9 @@ bool Gather<T>::configure(const Tiling& tiling) {
 template <class T>
 bool Gather<T>::plan() {
   lay_out(densely(spec_.operands));
-  // Two slots where they fit and cost little more, whatever the number of threads is: tiles do not depend on it.
-  Tiling tiling = search(2);
-  if (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks)
+  // Room for two threads where it costs little more.
+  Tiling tiling = search(std::min<Index>(spec_.threads, 2));
+  if (spec_.threads > 1 && (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks))
     if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= 1.5 * one.time) tiling = one;
   if (tiling.time == 0) return false;
   lay_out(spec_.operands);
@@ -365,37 +366,38 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     return static_cast<double>(volume * column_cost(kernels_, columns, vectors)) * kProduct / 8 +
            static_cast<double>(packs * columns) * kPacked;
   };
+  Tiling best;
+  const auto offer = [&](int v, Index channels, Index px, Weights weights) {
+    Tiling tiling{slots, v, channels, px, weights, 0};
+    if (!configure(tiling)) return false;
+    // Rows of weights lie far apart, which matters where many pixels read them.
+    tiling.time = weights == Weights::in_place ? (volume <= kFewPixels ? 1 : kInPlace) * time(v, 0)
+                                               : time(v, weights == Weights::packed_once ? 1 : boxes_);
+    if (best.time == 0 || tiling.time < best.time) best = tiling;
+    return true;
+  };
   for (int v = widest; v >= 1; --v) {
     // Much work is cut into tasks enough.
     const Index cut = p.products() < kMuchWork ? 1 : ceil_div(kMinTasks / 2, p.groups * ceil_div(cd_, unit(v)));
-    const Index part = std::clamp<Index>(ceil_div(volume, cut), 64, pixels);
-    set_box(part);
-    Index channels = std::max<Index>(1, kTileBytes / (unit_bytes(v) * part)) * unit(v);
-    if (boxes_ * p.groups * ceil_div(cd_, channels) < kMinTasks) channels = unit(v);
-    // Enough boxes to pay for panels that all of them share.
-    const Tiling shared{slots, v, channels, part, Weights::packed_once, time(v, 1)};
-    if (volume > part && configure(shared)) return shared;
-    const Tiling in_place{slots, v, channels, pixels, Weights::in_place, time(v, 0)};
-    if (weights_may_stay_ && volume <= kFewPixels && configure(in_place)) return in_place;
+    for (Index px = std::clamp<Index>(ceil_div(volume, cut), 64, pixels); px >= kLeastShared && px < volume; px /= 2) {
+      set_box(px);
+      Index channels = std::max<Index>(1, kTileBytes / (unit_bytes(v) * px)) * unit(v);
+      if (boxes_ * p.groups * ceil_div(cd_, channels) < kMinTasks) channels = unit(v);
+      if (offer(v, channels, px, Weights::packed_once)) break;
+    }
   }
-  // Else few boxes, each with its own panels: the larger the box, the less packing, the wider the block, the faster the
+  if (best.vectors == widest && best.time > 0) return best;
+  // Few boxes, each with its own panels: the larger the box, the less packing, the wider the block, the faster the
   // kernel.
-  Tiling best;
   for (Index parts = 1, last = 0; last != kLeastPixels; parts += ceil_div(parts, 2)) {
     const Index px =
         std::max(kLeastPixels, parts <= p.n ? ceil_div(p.n, parts) * image : ceil_div(image, ceil_div(parts, p.n)));
     if (px == last) continue;
     last = px;
-    for (int v = widest; v >= 1; --v)
-      for (const Weights weights : {Weights::packed_by_tasks, Weights::in_place}) {
-        const bool in_place = weights == Weights::in_place;
-        if (in_place ? !weights_may_stay_ || px > pixels : px > std::max(pixels, kOwnTileBytes / unit_bytes(v)))
-          continue;
-        Tiling tiling{slots, v, unit(v), px, weights, 0};
-        if (!configure(tiling)) continue;
-        tiling.time = in_place ? kInPlace * time(v, 0) : time(v, boxes_);
-        if (best.time == 0 || tiling.time < best.time) best = tiling;
-      }
+    for (int v = widest; v >= 1; --v) {
+      if (px <= std::max(pixels, kOwnTileBytes / unit_bytes(v))) offer(v, unit(v), px, Weights::packed_by_tasks);
+      if (px <= pixels && weights_may_stay_) offer(v, unit(v), px, Weights::in_place);
+    }
   }
   return best;
 }
