@@ -16,7 +16,7 @@
 namespace convbwd {
 namespace {
 
-// Up to so many channels vectors run along pixels: a panel of channels would waste most of its lanes.
+// Up to so many results a pixel the matrix unit's tiles would be mostly empty.
 constexpr Index kFewChannels = 8;
 // Above so many, no workspace limit justifies plain loops.
 constexpr double kManyProducts = 1 << 17;
@@ -30,30 +30,13 @@ constexpr double kLeastBudget = 64 << 10;
 constexpr double kLeastWidening = 256 << 10;
 constexpr std::size_t kNoLimit = std::size_t{1} << 50;
 
-// Whether a panel of channels would be narrow. Members of a merged phase set are columns too: patches are wide even
-// with few channels.
-bool few_channels(const PassSpec& spec) {
-  const Problem& p = spec.problem;
-  // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
-  if (spec.unknown == Unknown::w && outer_product(p)) return std::max(p.ci, p.co) <= kFewChannels;
-  if (spec.unknown != Unknown::x) return p.co <= kFewChannels;
-  Index width = p.ci;
-  for (int a = 0; a < 3; ++a) {
-    std::size_t members = 1;
-    for (const Phase& f : map_transposed(axis_sizes(p, a)).phases)
-      if (!f.offset.empty()) members = std::max(members, f.members.size());
-    width *= static_cast<Index>(members);
-  }
-  return width <= kFewChannels;
-}
-
 template <class T>
-std::unique_ptr<Pass> make_direct(PassSpec spec, Algorithm algorithm, bool few, const KernelSet<T>& native,
+std::unique_ptr<Pass> make_direct(PassSpec spec, Algorithm algorithm, bool along, const KernelSet<T>& native,
                                   const KernelSet<T>& kernels) {
   const bool weights = spec.unknown == Unknown::w;
   for (const std::size_t budget : {spec.budget, kNoLimit}) {
     spec.budget = budget;
-    for (const bool vectors_along_pixels : {few, !few}) {
+    for (const bool vectors_along_pixels : {along, !along}) {
       if (vectors_along_pixels && algorithm == Algorithm::blas) continue;
       auto pass = vectors_along_pixels ? (weights ? make_dots(spec, native) : make_rows(spec, native))
                                        : (weights ? make_gather_weights(spec, kernels) : make_gather(spec, kernels));
@@ -121,9 +104,10 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
       all.push_back(std::move(one));
       return all;
     }
-  const bool few = algorithm != Algorithm::blas && few_channels(spec);
-  all.push_back({make_direct<T>(spec, algorithm, few, native, kernels), direct_nanoseconds(spec, native.lanes)});
+  const bool along = algorithm != Algorithm::blas && along_pixels(spec, native.lanes, native.rows_mr);
+  all.push_back({make_direct<T>(spec, algorithm, along, native, kernels), direct_nanoseconds(spec, native.lanes)});
   const bool automatic = algorithm == Algorithm::automatic && !blas;
+  const bool few = along && width_of_results(spec) <= kFewChannels;
   const bool unit_may = automatic ? !few : algorithm == Algorithm::matrix;
   const bool winograd_may = automatic ? !strict : algorithm == Algorithm::winograd;
   const auto add = [&](std::unique_ptr<GuardedPass> pass) {
@@ -134,7 +118,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const bool asked = algorithm == Algorithm::matrix || algorithm == Algorithm::winograd;
   if (!asked && algorithm != Algorithm::blas)
     add(spec.unknown == Unknown::w ? make_lanes_weights(spec, native) : make_lanes(spec, native));
-  if (const double time = in_rows_nanoseconds(spec, native.lanes, native.rows_mr); time > 0 && automatic && !few)
+  if (const double time = in_rows_nanoseconds(spec, native.lanes, native.rows_mr); time > 0 && automatic && !along)
     if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))
     if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && unit_may) {

@@ -322,9 +322,10 @@ bool Gather<T>::configure(const Tiling& tiling) {
 template <class T>
 bool Gather<T>::plan() {
   lay_out(densely(spec_.operands));
-  // Room for two threads where it costs little more.
-  Tiling tiling = search(std::min<Index>(spec_.threads, 2));
-  if (spec_.threads > 1 && (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks))
+  // Room for two threads where it costs little more. Sums of GEMMs may depend on their shapes, and those on tiles.
+  const Index most = kernels_.any_bstep ? std::min<Index>(spec_.threads, 2) : 2;
+  Tiling tiling = search(most);
+  if (most > 1 && (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks))
     if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= 1.5 * one.time) tiling = one;
   if (tiling.time == 0) return false;
   lay_out(spec_.operands);
