@@ -48,6 +48,7 @@ class GatherWeights final : public SlottedPass {
   using Index4 = std::array<Index, 4>;  // in the order of order_
 
   bool search();
+  bool fit();
   bool configure(int vectors, Index rows, Index taps);
   Slot carve(Carver& carver) const;
   // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on; rows of them lie `pitch`
@@ -93,6 +94,9 @@ class GatherWeights final : public SlottedPass {
   Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;
   Index taps_ = 1, tap_blocks_ = 1;  // all taps, unless those of a single channel are too many for a task
   Index tile_elements_ = 0, least_slots_ = 1;
+  // Of blocks that may be tried.
+  int widest_ = 1;
+  Index most_rows_ = 1;
 };
 
 template <class T>
@@ -177,9 +181,13 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
 
 template <class T>
 bool GatherWeights<T>::plan() {
-  // Two slots where they fit, whatever the number of threads is: tiles do not depend on it.
+  // Two slots where they fit, whatever the number of threads is: slabs do not depend on it, nor the shapes of GEMMs.
   for (least_slots_ = 2; !search(); --least_slots_)
     if (least_slots_ == 1) return false;
+  if (spec_.threads == 1 && least_slots_ == 2 && slabs_ == 1 && kernels_.any_bstep) {
+    least_slots_ = 1, most_rows_ = cm_;
+    fit();
+  }
   if (!(swap_ ? spec_.operands.y : spec_.operands.x).plain()) {
     copy_ = true;
     configure(vectors_, rows_, taps_);
@@ -222,11 +230,19 @@ bool GatherWeights<T>::search() {
     const Index room = budget / 2 / std::max<Index>(1, results * full_tile);
     slabs_ = std::max<Index>(1, std::min(wanted, room));
   }
-  for (int v = widest; v >= 1; --v) {
+  widest_ = widest;
+  most_rows_ = whole && results < kMinTasks && results % 2 == 1 ? ceil_div(cm_, Index{2}) : cm_;
+  return fit();
+}
+
+// The largest blocks of rows that fit, of the widest columns.
+template <class T>
+bool GatherWeights<T>::fit() {
+  const Problem& p = spec_.problem;
+  for (int v = widest_; v >= 1; --v) {
     const int mr = kernels_.gather[v - 1].mr;
-    const Index row_bytes = p.taps() * v * lanes * item;
-    Index most = std::max<Index>(1, kTileBytes / row_bytes);
-    if (whole && results < kMinTasks && results % 2 == 1) most = std::min(most, ceil_div(cm_, Index{2}));
+    const Index row_bytes = p.taps() * v * kernels_.lanes * static_cast<Index>(sizeof(T));
+    const Index most = std::clamp<Index>(kTileBytes / row_bytes, 1, most_rows_);
     for (Index rows = ceil_div(cm_, ceil_div(cm_, most)); rows >= 1;
          rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2) {
       // Each task packs its panel: slabs do not pay for tasks of single rows.
