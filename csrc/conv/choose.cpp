@@ -16,7 +16,7 @@
 namespace convbwd {
 namespace {
 
-// Up to so many results a pixel the matrix unit's tiles would be mostly empty.
+// Up to so many results a pixel most of the matrix unit's tiles, and of the columns of a GEMM, would be empty.
 constexpr Index kFewChannels = 8;
 // Above so many, no workspace limit justifies plain loops.
 constexpr double kManyProducts = 1 << 17;
@@ -104,10 +104,10 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
       all.push_back(std::move(one));
       return all;
     }
-  const bool along = algorithm != Algorithm::blas && along_pixels(spec, native.lanes, native.rows_mr);
+  const bool few = width_of_results(spec) <= kFewChannels;
+  const bool along = blas ? few && algorithm != Algorithm::blas : along_pixels(spec, native.lanes, native.rows_mr);
   all.push_back({make_direct<T>(spec, algorithm, along, native, kernels), direct_nanoseconds(spec, native.lanes)});
   const bool automatic = algorithm == Algorithm::automatic && !blas;
-  const bool few = along && width_of_results(spec) <= kFewChannels;
   const bool unit_may = automatic ? !few : algorithm == Algorithm::matrix;
   const bool winograd_may = automatic ? !strict : algorithm == Algorithm::winograd;
   const auto add = [&](std::unique_ptr<GuardedPass> pass) {

@@ -48,29 +48,29 @@ Index width_of_results(const PassSpec& spec) {
   return width;
 }
 
-// In cycles of a core with two multiply-adds and two loads each, for a source channel of an image of a group. Fitted to
-// 36 problems of 1 to 24 channels, strides of 1 and 2, 7 to 1024 pixels a row: within 20 % where the two are close.
+// In cycles of a core with two multiply-adds and two loads each, for a source channel of an image of a group. The
+// factors make it agree with 36 problems of 1 to 24 channels, strides of 1 and 2, 7 to 1024 pixels a row (AVX-512):
+// within 20 % where the two are close.
 bool along_pixels(const PassSpec& spec, int lanes, int rows_mr) {
   constexpr Index kFew = 8;
   constexpr double kPlane = 80, kCopied = 0.4, kStored = 0.3, kTransposed = 0.5;  // a plane, an element
-  constexpr double kAcross = 4;                                                   // the sum of a vector's lanes
-  constexpr double kCall = 100;
+  constexpr double kAcross = 4, kCall = 100;  // the sum of a vector's lanes, a call of the gathering kernel
   const Problem& p = spec.problem;
   const bool of_w = spec.unknown == Unknown::w, to_x = spec.unknown == Unknown::x;
   const Index width = width_of_results(spec);
   // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
   if (of_w && outer_product(p)) return std::max(p.ci, p.co) <= kFew;
-  // Pointwise problems are copied by neither, depthwise ones are compared with lanes.
+  // Pointwise problems may be read in place by rows, depthwise ones are compared with lanes.
   if (p.pointwise() || p.depthwise() || width > 2 * kFew) return width <= kFew;
   const auto results = static_cast<double>(width), sources = static_cast<double>(to_x ? p.co : p.ci);
   const auto x_plane = static_cast<double>(p.x_plane()), y_plane = static_cast<double>(p.y_plane());
   const double taps = static_cast<double>(p.taps()) * static_cast<double>(to_x ? p.ci : p.co) / results;
-  const double strided = p.stride[1] * p.stride[2] > 1 ? 2 : 1;
+  const double strided = p.stride[0] * p.stride[1] * p.stride[2] > 1 ? 2 : 1;
   const double border = static_cast<double>((p.w[2] - 1) * p.dilation[2]) / static_cast<double>(p.y[2] * p.stride[2]);
   const double vectors = taps * y_plane * (1 + border) / lanes;
   // Of the gathering kernel, whose tiles of one vector are full where many pixels lie side by side. It is called anew
   // for pixels, or taps, that reach over a border otherwise.
-  const double tall = of_w ? 0.69 : std::clamp(0.58 + 1.6 / static_cast<double>(to_x ? p.x[2] : p.y[2]), 0.58, 0.69);
+  const double tall = of_w ? 0.69 : std::min(0.69, 0.58 + 1.6 / static_cast<double>(to_x ? p.x[2] : p.y[2]));
   double calls = 1;
   for (std::size_t a = 0; a < 3; ++a) calls *= to_x || p.pad_before[a] > 0 ? static_cast<double>(p.w[a]) : 1;
   const double gathered =

@@ -334,7 +334,8 @@ bool Gather<T>::plan() {
   return true;
 }
 
-// The tiling of least time of those that leave room for so many slots; its time is 0 where nothing fits.
+// Of the tilings that leave room for so many slots, blocks of the best width with shared panels, else the one that is
+// expected to take least time; its time is 0 where nothing fits.
 template <class T>
 typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   const Problem& p = spec_.problem;
@@ -360,7 +361,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   chunk_ = kept > 0 ? std::min(cs_, kept / 2) : ceil_div(cs_, ceil_div(cs_, chunk));
   blocked_ = kept > 0 ? kept % 2 == 1 : chunk_ * max_taps_ > kStraight;
   const Index image = count_[0] * count_[1] * count_[2], volume = p.n * image;
-  const Index pixels = std::max<Index>(64, kBoxPixels / std::max<Index>(1, live_sets / 2));
+  const Index pixels = std::max<Index>(kLeastShared, kBoxPixels / std::max<Index>(1, live_sets / 2));
   // Time of a product with every column, and of packing that often, for all pixels.
   const Index columns = cd_ * members;
   const auto time = [&](int vectors, Index packs) {
@@ -380,14 +381,16 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   for (int v = widest; v >= 1; --v) {
     // Much work is cut into tasks enough.
     const Index cut = p.products() < kMuchWork ? 1 : ceil_div(kMinTasks / 2, p.groups * ceil_div(cd_, unit(v)));
-    for (Index px = std::clamp<Index>(ceil_div(volume, cut), 64, pixels); px >= kLeastShared && px < volume; px /= 2) {
+    for (Index px = std::clamp<Index>(ceil_div(volume, cut), kLeastShared, pixels); px >= kLeastShared && px < volume;
+         px /= 2) {
       set_box(px);
       Index channels = std::max<Index>(1, kTileBytes / (unit_bytes(v) * px)) * unit(v);
       if (boxes_ * p.groups * ceil_div(cd_, channels) < kMinTasks) channels = unit(v);
-      if (offer(v, channels, px, Weights::packed_once)) break;
+      if (!offer(v, channels, px, Weights::packed_once) && !offer(v, unit(v), px, Weights::packed_once)) continue;
+      if (v == widest) return best;
+      break;
     }
   }
-  if (best.vectors == widest && best.time > 0) return best;
   // Few boxes, each with its own panels: the larger the box, the less packing, the wider the block, the faster the
   // kernel.
   for (Index parts = 1, last = 0; last != kLeastPixels; parts += ceil_div(parts, 2)) {

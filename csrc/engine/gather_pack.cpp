@@ -124,6 +124,9 @@ void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Ind
       }
       if (in_row) {
         const void* rows = advance(from, w.dtype, c0 * sn);
+        // As in pack: the next row begins where no prefetcher looks.
+        if (tap == 0 && c + 1 < k && !member_major_)
+          prefetch_rows(advance(rows, w.dtype, w.stride[weight_k_]), w.dtype, 0, 1, (c1 - c0) * taps);
         const T* row = widens ? slot.taps : static_cast<const T*>(rows);
         if (widens) load_row(kernels_, slot.taps, rows, w.dtype, 1, (c1 - c0) * taps);
         for (Index j = 0; j < n; ++j) panel[j] = row[pick[j]];

@@ -181,10 +181,10 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
 
 template <class T>
 bool GatherWeights<T>::plan() {
-  // Two slots where they fit, whatever the number of threads is: slabs do not depend on it, nor the shapes of GEMMs.
+  // Two slots where they fit, whatever the number of threads is: slabs must not depend on it, nor the shapes of GEMMs.
   for (least_slots_ = 2; !search(); --least_slots_)
     if (least_slots_ == 1) return false;
-  if (spec_.threads == 1 && least_slots_ == 2 && slabs_ == 1 && kernels_.any_bstep) {
+  if (spec_.threads == 1 && slabs_ == 1 && kernels_.any_bstep) {  // blocks may: larger ones pack less
     least_slots_ = 1, most_rows_ = cm_;
     fit();
   }
@@ -247,7 +247,7 @@ bool GatherWeights<T>::fit() {
          rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2) {
       // Each task packs its panel: slabs do not pay for tasks of single rows.
       if (slabs_ > 1 && rows * p.taps() < std::min<Index>(mr, cm_ * p.taps())) slabs_ = 1, rows = most;
-      if (configure(v, std::min(rows, cm_), p.taps())) return true;
+      if (configure(v, rows, p.taps())) return true;
     }
     for (Index taps = p.taps() / 2; taps >= mr; taps /= 2)
       if (configure(v, 1, taps)) return true;
