@@ -16,8 +16,6 @@
 namespace convbwd {
 namespace {
 
-// Up to so many results a pixel most of the matrix unit's tiles, and of the columns of a GEMM, would be empty.
-constexpr Index kFewChannels = 8;
 // Above so many, no workspace limit justifies plain loops.
 constexpr double kManyProducts = 1 << 17;
 // What multiplies less or faster than a direct pass is taken below so much of its time, as far as estimates can tell.
@@ -104,8 +102,10 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
       all.push_back(std::move(one));
       return all;
     }
-  const bool few = width_of_results(spec) <= kFewChannels;
-  const bool along = blas ? few && algorithm != Algorithm::blas : along_pixels(spec, native.lanes, native.rows_mr);
+  const Index width = width_of_results(spec);
+  const bool few = width <= kFewChannels;  // most of a matrix unit's tiles, and of a GEMM's columns, would be empty
+  const bool along =
+      blas ? few && algorithm != Algorithm::blas : along_pixels(spec, width, native.lanes, native.rows_mr);
   all.push_back({make_direct<T>(spec, algorithm, along, native, kernels), direct_nanoseconds(spec, native.lanes)});
   const bool automatic = algorithm == Algorithm::automatic && !blas;
   const bool unit_may = automatic ? !few : algorithm == Algorithm::matrix;

@@ -51,17 +51,15 @@ Index width_of_results(const PassSpec& spec) {
 // In cycles of a core with two multiply-adds and two loads each, for a source channel of an image of a group. The
 // factors make it agree with 36 problems of 1 to 24 channels, strides of 1 and 2, 7 to 1024 pixels a row (AVX-512):
 // within 20 % where the two are close.
-bool along_pixels(const PassSpec& spec, int lanes, int rows_mr) {
-  constexpr Index kFew = 8;
+bool along_pixels(const PassSpec& spec, Index width, int lanes, int rows_mr) {
   constexpr double kPlane = 80, kCopied = 0.4, kStored = 0.3, kTransposed = 0.5;  // a plane, an element
   constexpr double kAcross = 4, kCall = 100;  // the sum of a vector's lanes, a call of the gathering kernel
   const Problem& p = spec.problem;
   const bool of_w = spec.unknown == Unknown::w, to_x = spec.unknown == Unknown::x;
-  const Index width = width_of_results(spec);
   // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
-  if (of_w && outer_product(p)) return std::max(p.ci, p.co) <= kFew;
+  if (of_w && outer_product(p)) return std::max(p.ci, p.co) <= kFewChannels;
   // Pointwise problems may be read in place by rows, depthwise ones are compared with lanes.
-  if (p.pointwise() || p.depthwise() || width > 2 * kFew) return width <= kFew;
+  if (p.pointwise() || p.depthwise() || width > 2 * kFewChannels) return width <= kFewChannels;
   const auto results = static_cast<double>(width), sources = static_cast<double>(to_x ? p.co : p.ci);
   const auto x_plane = static_cast<double>(p.x_plane()), y_plane = static_cast<double>(p.y_plane());
   const double taps = static_cast<double>(p.taps()) * static_cast<double>(to_x ? p.ci : p.co) / results;

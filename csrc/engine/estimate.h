@@ -13,12 +13,14 @@ double direct_nanoseconds(const PassSpec& spec, int lanes);
 /// where it is never the quickest: many results of few sums are written slowly, many sources are better packed.
 double in_rows_nanoseconds(const PassSpec& spec, int lanes, int rows_mr);
 
-/// Whether vectors along pixels (rows, dots) are expected to take less time than vectors along channels (gather): for
-/// few results of a pixel, as long as planes are large enough for their borders and for sums across lanes.
-bool along_pixels(const PassSpec& spec, int lanes, int rows_mr);
-
-/// Results that a pixel has in a group, those of all taps of a patch together.
+/// Results that a pixel has in a group, those of all taps of a patch together; up to kFewChannels are few.
 Index width_of_results(const PassSpec& spec);
+constexpr Index kFewChannels = 8;
+
+/// Whether vectors along pixels (rows, dots) are expected to take less time than vectors along channels (gather): for
+/// `width` results of a pixel that are not many, as long as planes are large enough for their borders and for sums
+/// across lanes.
+bool along_pixels(const PassSpec& spec, Index width, int lanes, int rows_mr);
 
 /// Whether the weights' gradient is little more than the products of channels: writing it is most of the work.
 inline bool outer_product(const Problem& p) { return p.pointwise() && p.n * p.y_plane() <= 16; }
