@@ -33,8 +33,8 @@ void for_each_axis(F&& f) {
             }
 }
 
-// What a map says, and that it is well formed.
-Reads reads_of(const AxisMap& map) {
+// What a map says, and that it is well formed. Only that of patches has positions outside the destination.
+Reads reads_of(const AxisMap& map, bool patches = false) {
   Reads reads(static_cast<std::size_t>(map.dst));
   std::vector<int> written(reads.size());
   for (const Phase& phase : map.phases) {
@@ -50,8 +50,9 @@ Reads reads_of(const AxisMap& map) {
       for (const Phase::Run& run : phase.runs)
         for (Index q = run.begin; q < run.end; ++q) {
           const auto at = static_cast<std::size_t>(member.first + q * map.dst_step);
+          EXPECT_EQ(map.holds(member.first + q * map.dst_step), at < reads.size());
           if (at >= reads.size()) {
-            ADD_FAILURE() << "destination " << at << " of " << reads.size();
+            EXPECT_TRUE(patches) << "destination " << at << " of " << reads.size();
             continue;
           }
           ++written[at];
@@ -90,10 +91,27 @@ TEST(Axis, TransposedMapsReadWhatTheDefinitionSays) {
         const Index i = o * a.stride + t * a.dilation - a.pad;
         if (i >= 0 && i < a.x) expected[static_cast<std::size_t>(i)].emplace_back(t, o);
       }
-    const AxisMap map = map_transposed(a);
-    ASSERT_EQ(map.dst, a.x) << a;
-    ASSERT_EQ(map.src, a.y) << a;
-    ASSERT_EQ(reads_of(map), expected) << a;
+    for (const bool patches : {false, true}) {
+      const AxisMap map = patches ? map_patches(a) : map_transposed(a);
+      ASSERT_EQ(map.dst, a.x) << a;
+      ASSERT_EQ(map.src, a.y) << a;
+      ASSERT_EQ(reads_of(map, patches), expected) << a;
+    }
+  });
+}
+
+TEST(Axis, PixelsSpanThePositionsOfTheirMembers) {
+  for_each_axis([](const AxisSizes& a) {
+    for (const AxisMap& map : {map_forward(a), map_transposed(a), map_patches(a)}) {
+      Index pixels = 0;
+      for (const Phase& phase : map.phases) pixels = std::max(pixels, phase.count);
+      for (Index cut = 0; cut <= pixels; ++cut) {
+        const Range before = map.positions(0, cut), after = map.positions(cut, pixels);
+        ASSERT_TRUE(cut == 0 || before.begin == 0) << a;
+        ASSERT_TRUE(cut == pixels || after.end == map.dst) << a;
+        ASSERT_TRUE(cut == 0 || cut == pixels || before.end == after.begin) << a;
+      }
+    }
   });
 }
 
@@ -114,6 +132,11 @@ TEST(Axis, PatchesAreOnePhase) {
   const AxisMap map = map_transposed({32, 4, 8, 8, 1, 0});
   ASSERT_EQ(map.phases.size(), 1u);
   EXPECT_EQ(map.phases[0].members.size(), 8u);
+  const AxisMap padded = map_patches({32, 5, 8, 8, 1, 3});
+  ASSERT_EQ(padded.phases.size(), 1u);
+  EXPECT_EQ(padded.origin, -3);
+  EXPECT_EQ(padded.phases[0].members.size(), 8u);
+  EXPECT_EQ(padded.phases[0].count, 5);
 }
 
 TEST(Axis, SingleWindowsAreFewPhases) {

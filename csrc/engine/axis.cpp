@@ -65,6 +65,16 @@ AxisMap map_transposed(const AxisSizes& a) {
   return map;
 }
 
+AxisMap map_patches(const AxisSizes& a) {
+  if (a.stride == 1 || a.kernel != a.stride || a.dilation != 1 || a.y == 1) return map_transposed(a);
+  AxisMap map{a.x, a.y, a.stride, 1, {}, -(a.pad % a.stride)};
+  Phase phase{ceil_div(a.x - map.origin, a.stride), {a.pad / a.stride}, {}, {}};
+  for (Index t = 0; t < a.kernel; ++t) phase.members.push_back({map.origin + t, {t}});
+  find_runs(map, phase);
+  map.phases.push_back(std::move(phase));
+  return map;
+}
+
 std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps) {
   std::vector<PhaseSet> sets;
   for (const Phase& d : maps[0].phases)

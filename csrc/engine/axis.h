@@ -41,9 +41,13 @@ struct Phase {
 struct AxisMap {
   Index dst = 1, src = 1, dst_step = 1, src_step = 1;
   std::vector<Phase> phases;
+  Index origin = 0;  // where the positions of pixel 0 begin; negative where some of them lie outside the destination
 
   /// Destination positions that pixels [q0, q1) of every phase span together.
-  Range positions(Index q0, Index q1) const { return {q0 * dst_step, std::min(q1 * dst_step, dst)}; }
+  Range positions(Index q0, Index q1) const {
+    return {std::max<Index>(0, origin + q0 * dst_step), std::min(origin + q1 * dst_step, dst)};
+  }
+  bool holds(Index position) const { return position >= 0 && position < dst; }
 };
 
 /// The pixels of one combination of phases, an axis each, and what all of them read.
@@ -68,6 +72,10 @@ struct PixelBox {
     for (std::size_t a = 0; a < 3; ++a) e[a] = std::max<Index>(0, std::min(q1[a], s.phase[a]->count) - q0[a]);
     return e;
   }
+  /// Where a member of the pixel q0[axis] + q is.
+  Index position(const std::array<AxisMap, 3>& maps, std::size_t axis, Index q, const Phase::Member& m) const {
+    return (q0[axis] + q) * maps[axis].dst_step + m.first;
+  }
   /// Destination positions that they span together, an axis.
   std::array<Range, 3> positions(const std::array<AxisMap, 3>& maps) const {
     return {maps[0].positions(q0[0], q1[0]), maps[1].positions(q0[1], q1[1]), maps[2].positions(q0[2], q1[2])};
@@ -83,6 +91,9 @@ struct AxisSizes {
 
 AxisMap map_forward(const AxisSizes& a);
 AxisMap map_transposed(const AxisSizes& a);
+/// map_transposed, but windows that lie side by side are pixels of a single phase whose members are their positions,
+/// those outside the destination too.
+AxisMap map_patches(const AxisSizes& a);
 
 /// Output positions whose tap t lies inside x.
 Range valid_outputs(const AxisSizes& a, Index tap);

@@ -41,7 +41,7 @@ Index width_of_results(const PassSpec& spec) {
   Index width = p.ci;
   for (int a = 0; a < 3; ++a) {
     std::size_t members = 1;
-    for (const Phase& f : map_transposed(axis_sizes(p, a)).phases)
+    for (const Phase& f : map_patches(axis_sizes(p, a)).phases)
       if (!f.offset.empty()) members = std::max(members, f.members.size());
     width *= static_cast<Index>(members);
   }

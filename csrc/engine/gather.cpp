@@ -11,6 +11,7 @@ constexpr Index kReduction = 768;                  // 400 to 1152 products a chu
 constexpr Index kTileBytes = 256 << 10;            // results of a task: stay in L2 beside panels and images
 constexpr Index kOwnTileBytes = 1 << 20;           // where each task packs its own panels: larger boxes pack less
 constexpr Index kLeastShared = 64;                 // pixels of a box that shares its panels
+constexpr Index kLongPiece = 8;                    // elements of a result side by side that are stored by themselves
 constexpr Index kLeastPixels = 8;                  // one tile of the tallest register kernel
 constexpr Index kLeastChunk = 16;                  // below, a narrower block of channels is better than a shorter sum
 constexpr Index kFewPixels = 128;                  // too few to pay for packing weights that lie dense along columns
@@ -29,7 +30,7 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   cd_ = to_x_ ? p.ci : p.co;
   weight_n_ = to_x_ ? 1 : 0;
   weight_k_ = to_x_ ? 0 : 1;
-  for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_patches(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
   sets_ = phase_sets(maps_);
   count_ = most_pixels(maps_);
   for (const PhaseSet& s : sets_) {
@@ -54,16 +55,17 @@ template <class T>
 void Gather<T>::lay_out(const Operands& o) {
   const View &d = destination(o), &x = image(o);
   copy_ = x.dtype != compute_dtype<T> || !x.plain();
-  bool dense_members = d.stride[4] == 1;
+  patches_ = true;
   for (const Phase& f : maps_[2].phases) {
-    dense_members &= f.members.size() >= 8;
-    for (std::size_t m = 1; m < f.members.size(); ++m)
-      dense_members &= f.members[m].first == f.members[m - 1].first + 1;
+    const auto width = static_cast<Index>(f.members.size());
+    const bool rows = maps_[2].phases.size() == 1 && width > 1 && (width == maps_[2].dst_step || f.count == 1);
+    patches_ &= rows || (d.stride[4] == 1 && width >= kLongPiece);
+    for (std::size_t m = 1; m < f.members.size(); ++m) patches_ &= f.members[m].first == f.members[m - 1].first + 1;
   }
   // A GEMM may sum a column otherwise at another place of its panel.
   member_major_ = d.stride[1] == 1 && (one_member_ || kernels_.any_bstep);
-  by_runs_ = member_major_ || dense_members;
-  direct_ = one_member_ && !by_runs_ && d.plain() && d.stride[4] == 1;
+  patches_ &= !member_major_;
+  direct_ = one_member_ && !member_major_ && !patches_ && d.plain() && d.stride[4] == 1;
   converts_ = direct_ && d.dtype != compute_dtype<T>;
   weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> && o.w.plain() &&
                       o.w.stride[weight_n_] == 1 && cd_ >= kernels_.lanes;
@@ -105,7 +107,9 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   s.taps = carver.take<T>(packed && !one_member_ ? packed * spec_.problem.taps() : 0);
   if (!prepack_) s.panels = carver.take<T>(chunk_ * panel_columns(packed));
   if (copy_) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
-  if (!by_runs_) {
+  if (patches_) {
+    s.line = carver.take<T>(std::max<Index>(kMaxColumns, box_q_[2] * maps_[2].dst_step));
+  } else if (!member_major_) {
     s.rows = carver.take<T>(kernels_.lanes * (converts_ ? line()
                                               : direct_ ? 0
                                                         : widest * round_up(box_q_[2], kernels_.lanes)));

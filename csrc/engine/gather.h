@@ -14,6 +14,8 @@
 
 namespace convbwd {
 
+constexpr int kMaxColumns = 64;  // of a kernel
+
 template <class T>
 std::unique_ptr<Pass> make_pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked);
 
@@ -118,8 +120,10 @@ class Gather final : public SlottedPass {
                 const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k, const Tiles& tiles,
                 Segment* segments, bool accumulate) const;
   void store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
-  void store_runs(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
-                  const std::ptrdiff_t* pos, const Slot& slot) const;
+  void store_channels(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
+                      const std::ptrdiff_t* pos, const Slot& slot) const;
+  void store_patches(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
+                     const std::ptrdiff_t* pos, const Slot& slot) const;
   void store_direct(const View& d, Index channels, const Box& b, const Slot& slot) const;
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
@@ -146,7 +150,7 @@ class Gather final : public SlottedPass {
   bool holes_ = false;            // there are positions without taps
   bool copy_ = false;             // image operand through a tile copy
   bool member_major_ = false;     // columns ordered [member][channel] rather than [channel][member]
-  bool by_runs_ = false;          // columns are dense in the destination: store pixel by pixel
+  bool patches_ = false;          // columns of a channel lie side by side along w
   bool direct_ = false;           // positions are dense in the destination: transpose all of them into place
   bool converts_ = false;         // by way of short lines, which are then rounded to the destination's type
   bool weights_may_stay_ = false, weights_in_place_ = false, prepack_ = false;

@@ -5,7 +5,6 @@
 
 namespace convbwd {
 
-constexpr int kMaxColumns = 64;  // of a kernel
 constexpr Index kWidened = 32;   // elements of a row that take no longer to widen than one of them by itself
 
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
@@ -107,13 +106,15 @@ void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Ind
         member = 0, ++channel;
       }
     }
+    if (dense && w.run(weight_k_, 0, k) == k) {
+      kernels_.pad[static_cast<int>(w.dtype)](panel, nr, advance(w.data, w.dtype, n0 + offset[0]), w.stride[weight_k_],
+                                              1, k, 0, n, nr - n);
+      panel += k * nr;
+      continue;
+    }
     for (Index c = 0; c < k; ++c, panel += nr) {
       const void* from = advance(w.data, w.dtype, w.along(weight_k_, c));
       std::fill(panel + n, panel + nr, T{});
-      if (dense) {
-        load_row(kernels_, panel, advance(from, w.dtype, n0 + offset[0]), w.dtype, 1, n);
-        continue;
-      }
       if (s.members == 1) {
         for (Index j = 0, run = 0; j < n; j += run) {
           run = w.run(weight_n_, n0 + j, n - j);

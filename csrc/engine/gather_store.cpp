@@ -2,6 +2,27 @@
 #include "engine/gather.h"
 
 namespace convbwd {
+namespace {
+
+// `count` pieces of N elements, `step` apart, from the rows `place` of a tile.
+template <Index N, class T>
+void copy_pieces_of(T* to, Index step, const T* from, Index nr, const std::ptrdiff_t* place, Index count) {
+  for (Index i = 0; i < count; ++i, to += step) std::memcpy(to, from + place[i] * nr, N * sizeof(T));
+}
+
+template <class T>
+void copy_pieces(T* to, Index step, const T* from, Index nr, const std::ptrdiff_t* place, Index count, Index length) {
+  switch (length) {  // one instruction or two each
+    case 2: return copy_pieces_of<2>(to, step, from, nr, place, count);
+    case 3: return copy_pieces_of<3>(to, step, from, nr, place, count);
+    case 4: return copy_pieces_of<4>(to, step, from, nr, place, count);
+    case 8: return copy_pieces_of<8>(to, step, from, nr, place, count);
+    default:
+      for (Index i = 0; i < count; ++i, to += step) std::copy_n(from + place[i] * nr, length, to);
+  }
+}
+
+}  // namespace
 
 template <class T>
 void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const {
@@ -28,13 +49,16 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
   }
   const std::ptrdiff_t* pos = s.pos;
   const std::size_t per_row = maps_[2].phases.size();
-  const bool cleared = !by_runs_ && !biased && clear_sparse(d, b.n, channels, sets_, maps_, b);
+  const bool cleared = !member_major_ && !patches_ && !biased && clear_sparse(d, b.n, channels, sets_, maps_, b);
   for (std::size_t i = 0; i < sets_.size(); ++i) {
     const PhaseSet& set = sets_[i];
     const Index pixels = set_pixels(set, b);
-    if (by_runs_) {
+    if (member_major_ || patches_) {
       add_bias(tiles, pixels, set.members);
-      store_runs(d, channels, set, b, tiles, pos, s);
+      if (patches_)
+        store_patches(d, channels, set, b, tiles, pos, s);
+      else
+        store_channels(d, channels, set, b, tiles, pos, s);
     } else if (i % per_row == 0) {
       store_phases(d, channels, i, b, tiles, pos, cleared, s);
     }
@@ -43,20 +67,17 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
   }
 }
 
-// Columns are dense in the destination: channels-last results, and patches, whose members lie side by side.
+// Columns of a member lie side by side in the destination: channels-last results.
 template <class T>
-void Gather<T>::store_runs(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
-                           const std::ptrdiff_t* pos, const Slot& slot) const {
+void Gather<T>::store_channels(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
+                               const std::ptrdiff_t* pos, const Slot& slot) const {
   const Index3 e = b.extent(s);
-  const auto positions = b.positions(maps_);
   const Index pixels = set_pixels(s, b), columns = s.columns(channels), step = vectors_ * kernels_.lanes;
   const auto& [fd, fh, fw] = s.phase;
-  const Index width = static_cast<Index>(fw->members.size());
   const auto put = [&](Index at, Index column, Index count, Index place, Index channel) {
     if (!pixels) {
       for (Index j = 0; j < count; ++j)
-        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + channel + (member_major_ ? j : 0),
-                  1);
+        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + channel + j, 1);
       return;
     }
     while (count > 0) {
@@ -72,30 +93,84 @@ void Gather<T>::store_runs(const View& d, Index channels, const PhaseSet& s, con
       for (Index qh = 0; qh < e[1]; ++qh)
         for (Index qw = 0; qw < e[2]; ++qw, ++natural) {
           const Index place = pixels ? pos[natural] : 0;
-          const Index at =
-              d.offset({n, 0, positions[0].begin + qd * maps_[0].dst_step, positions[1].begin + qh * maps_[1].dst_step,
-                        positions[2].begin + qw * maps_[2].dst_step});
-          Index column = 0;
-          if (member_major_) {
-            for (const auto& md : fd->members)
-              for (const auto& mh : fh->members)
-                for (const auto& mw : fw->members) {
-                  const Index member = at + md.first * d.stride[2] + mh.first * d.stride[3] + mw.first * d.stride[4];
-                  for (Index c = 0, run = 0; c < channels; c += run, column += run) {
-                    run = d.run(1, c, channels - c);
-                    put(member + d.along(1, c), column, run, place, c);
-                  }
+          Index column = -channels;
+          for (const auto& md : fd->members)
+            for (const auto& mh : fh->members)
+              for (const auto& mw : fw->members) {
+                column += channels;
+                const Index3 at{b.position(maps_, 0, qd, md), b.position(maps_, 1, qh, mh),
+                                b.position(maps_, 2, qw, mw)};
+                if (!maps_[0].holds(at[0]) || !maps_[1].holds(at[1]) || !maps_[2].holds(at[2])) continue;
+                for (Index c = 0, run = 0; c < channels; c += run) {
+                  run = d.run(1, c, channels - c);
+                  put(d.offset({n, 0, at[0], at[1], at[2]}) + d.along(1, c), column + c, run, place, c);
                 }
-          } else {
-            for (Index c = 0; c < channels; ++c)
-              for (const auto& md : fd->members)
-                for (const auto& mh : fh->members) {
-                  put(at + d.along(1, c) + md.first * d.stride[2] + mh.first * d.stride[3] + fw->members[0].first,
-                      column, width, place, c);
-                  column += width;
-                }
-          }
+              }
         }
+}
+
+// Columns of a channel are pieces of rows of the destination. What lies outside it is left out.
+template <class T>
+void Gather<T>::store_patches(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
+                              const std::ptrdiff_t* pos, const Slot& slot) const {
+  const Index3 e = b.extent(s);
+  const Index pixels = set_pixels(s, b), step = maps_[2].dst_step, length = maps_[2].dst;
+  const auto& [fd, fh, fw] = s.phase;
+  const auto height = static_cast<Index>(fh->members.size()), width = static_cast<Index>(fw->members.size());
+  // Some columns of one member. Of pixels [from, to) all lie inside, of the one before those from `lead` on, of the one
+  // behind those up to `end`.
+  struct Piece {
+    Index column, count, d, h, w, offset, from, to, lead, end;
+  };
+  each_block(s.columns(channels), [&](Index n0, Index n, const GatherKernel<T>& kernel) {
+    Piece pieces[kMaxColumns];
+    Index last = 0;
+    for (Index column = n0; column < n0 + n; column += pieces[last++].count) {
+      const Index c = column / s.members, member = column % s.members / width, j = column % width;
+      Piece& p = pieces[last];
+      p.column = column - n0, p.count = std::min(width - j, n0 + n - column);
+      p.d = fd->members[static_cast<std::size_t>(member / height)].first;
+      p.h = fh->members[static_cast<std::size_t>(member % height)].first;
+      p.w = b.q0[2] * step + fw->members[static_cast<std::size_t>(j)].first;
+      p.offset = d.along(1, c) + p.d * d.stride[2] + p.h * d.stride[3] + p.w * d.stride[4];
+      p.from = p.w < 0, p.lead = std::min(-p.w, p.count);
+      p.end = std::clamp<Index>(length - p.w - (e[2] - 1) * step, 0, p.count);
+      p.to = std::max(p.from, p.end < p.count ? e[2] - 1 : e[2]);
+      if (!pixels) std::fill_n(slot.line + p.column, p.count, slot.bias[c]);
+    }
+    const bool in_place = d.dtype == compute_dtype<T> && d.stride[4] == 1;
+    const Index nr = pixels ? kernel.nr : 0;
+    const std::ptrdiff_t* place = pos;
+    for (Index i = 0; i < b.n; ++i)
+      for (Index qd = b.q0[0]; qd < b.q0[0] + e[0]; ++qd)
+        for (Index qh = b.q0[1]; qh < b.q0[1] + e[1]; ++qh, place += nr ? e[2] : 0)
+          for (const Piece* p = pieces; p != pieces + last; ++p) {
+            if (!maps_[0].holds(qd * maps_[0].dst_step + p->d) || !maps_[1].holds(qh * maps_[1].dst_step + p->h))
+              continue;
+            const Index row = p->offset + d.offset({i, 0, qd * maps_[0].dst_step, qh * maps_[1].dst_step, 0});
+            const T* const from = nr ? tiles + pixels * n0 + p->column : slot.line + p->column;
+            const auto put = [&](Index q, Index begin, Index end) {
+              const T* const piece = from + (nr ? place[q] * nr : 0);
+              const Index at = row + q * step * d.stride[4];
+              if (in_place)
+                for (Index j = begin; j < end; ++j) static_cast<T*>(d.data)[at + j] = piece[j];
+              else if (begin < end)
+                store_row(kernels_, advance(d.data, d.dtype, at + begin * d.stride[4]), d.dtype, d.stride[4],
+                          piece + begin, end - begin);
+            };
+            if (p->from) put(0, p->lead, e[2] > 1 ? p->count : p->end);
+            if (nr && (in_place || p->count == step)) {
+              T* const to = in_place ? static_cast<T*>(d.data) + row + p->from * step : slot.line;
+              copy_pieces(to, step, from, nr, place + p->from, p->to - p->from, p->count);
+              if (!in_place)  // rounded, or put apart, together
+                store_row(kernels_, advance(d.data, d.dtype, row + p->from * step * d.stride[4]), d.dtype, d.stride[4],
+                          to, (p->to - p->from) * step);
+            } else {
+              for (Index q = p->from; q < p->to; ++q) put(q, 0, p->count);
+            }
+            if (p->to < e[2]) put(e[2] - 1, 0, p->end);
+          }
+  });
 }
 
 // Positions are dense in the destination: one transposition, over whole planes where rows join.
@@ -197,8 +272,9 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
                   if (live) base += count * s.members * line;
                 }
                 ++member;
-                const Index at = d.offset({n, cb + c, positions[0].begin + qd * maps_[0].dst_step + md.first,
-                                           positions[1].begin + qh * maps_[1].dst_step + mh.first, begin});
+                const Index at_d = b.position(maps_, 0, qd, md), at_h = b.position(maps_, 1, qh, mh);
+                if (!maps_[0].holds(at_d) || !maps_[1].holds(at_h)) continue;
+                const Index at = d.offset({n, cb + c, at_d, at_h, begin});
                 store_streams(kernels_, slot.streams, streams, maps_[2].dst_step, 0, cleared, slot.bias[cb + c],
                               slot.line, {advance(d.data, d.dtype, at), d.dtype, 1, 0, d.stride[4], positions[2]});
               }
