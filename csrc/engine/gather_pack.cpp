@@ -5,7 +5,7 @@
 
 namespace convbwd {
 
-constexpr Index kWidened = 32;   // elements of a row that take no longer to widen than one of them by itself
+constexpr Index kWidened = 32;  // elements of a row that take no longer to widen than one of them by itself
 
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
 template <class T>

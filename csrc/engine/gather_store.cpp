@@ -13,10 +13,14 @@ void copy_pieces_of(T* to, Index step, const T* from, Index nr, const std::ptrdi
 template <class T>
 void copy_pieces(T* to, Index step, const T* from, Index nr, const std::ptrdiff_t* place, Index count, Index length) {
   switch (length) {  // one instruction or two each
-    case 2: return copy_pieces_of<2>(to, step, from, nr, place, count);
-    case 3: return copy_pieces_of<3>(to, step, from, nr, place, count);
-    case 4: return copy_pieces_of<4>(to, step, from, nr, place, count);
-    case 8: return copy_pieces_of<8>(to, step, from, nr, place, count);
+    case 2:
+      return copy_pieces_of<2>(to, step, from, nr, place, count);
+    case 3:
+      return copy_pieces_of<3>(to, step, from, nr, place, count);
+    case 4:
+      return copy_pieces_of<4>(to, step, from, nr, place, count);
+    case 8:
+      return copy_pieces_of<8>(to, step, from, nr, place, count);
     default:
       for (Index i = 0; i < count; ++i, to += step) std::copy_n(from + place[i] * nr, length, to);
   }
