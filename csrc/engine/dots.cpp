@@ -11,7 +11,6 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxBytes = 128 << 10;    // both copies of a box: at home in L2
 constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
 constexpr Index kMinTasks = 8;
 

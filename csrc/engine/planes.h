@@ -9,6 +9,11 @@
 
 namespace convbwd {
 
+/// Of a box, its copies and results together: at home in L2, with room for the caller's data. On a Sapphire Rapids (2
+/// MiB) half of it takes 1.04 times as long over 21 input gradients of stems, 1.17 over weight gradients of six large
+/// depthwise problems, double 0.97 of the stems' time.
+constexpr Index kBoxBytes = 256 << 10;
+
 class Planes {
  public:
   Planes() = default;

@@ -11,8 +11,9 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxBytes = 128 << 10;    // source and results of a box: at home in L2, with room for the caller's data
 constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
+constexpr double kMuchWork = 1 << 24;     // products of a pass that is cut into kMinTasks at least: 0.15 ms
+constexpr Index kMinTasks = 8;
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
 constexpr Index kStraight = 48;  // products that are summed straight: 54 had 2.2 times PyTorch's error, 480 3.2 times
@@ -111,10 +112,14 @@ bool Rows<T>::plan() {
   chunk_ = fixed ? std::min(cs_, spec_.sums[1]) : cs_;
   box_q_ = count_;
   Index bytes;
+  const Index least = std::max<Index>(4, ceil_div(kStraight, p.taps()));
   while ((bytes = measure()) > limit) {
-    // Rows shorter than a few vectors are mostly border: fewer source channels at a time before that.
+    // Boxes have borders, and rows shorter than a few vectors are mostly border: fewer source channels at a time before
+    // that, as long as they make a straight sum.
     if (box_q_[0] > 1)
       box_q_[0] = ceil_div(box_q_[0], 2);
+    else if (chunk_ > least && !fixed)
+      chunk_ = std::max(least, ceil_div(chunk_, 2));
     else if (box_q_[1] > 8)
       box_q_[1] = ceil_div(box_q_[1], 2);
     else if (box_q_[2] > 512)
@@ -131,6 +136,11 @@ bool Rows<T>::plan() {
       box_q_[2] = ceil_div(box_q_[2], 2);
     else
       return false;
+  }
+  const Index images = p.n * p.groups;
+  while (p.products() >= kMuchWork && images * boxes_ < kMinTasks && box_q_[1] > 8) {
+    box_q_[1] = ceil_div(box_q_[1], 2);
+    bytes = measure();
   }
   for (const PhaseSet& s : sets_) {
     auto& taps = tap_.emplace_back();
@@ -152,7 +162,6 @@ bool Rows<T>::plan() {
       for (Index t = 0; t < sets_[set].taps; ++t)
         for (Index m = m0; m < std::min<Index>(m0 + kernels_.rows_mr, sets_[set].members); ++m)
           order_.push_back(tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]);
-  const Index images = p.n * p.groups;
   const Index products = std::max<Index>(1, p.y_plane() * p.taps() * cs_ * cd_ / boxes_);
   batch_ = std::clamp<Index>(kTaskProducts / products, 1, std::max<Index>(1, images * boxes_ / 16));
   return share(ceil_div(images, batch_) * boxes_, 0, bytes);
