@@ -136,7 +136,7 @@ void Gather<T>::store_patches(const View& d, Index channels, const PhaseSet& s, 
       p.d = fd->members[static_cast<std::size_t>(member / height)].first;
       p.h = fh->members[static_cast<std::size_t>(member % height)].first;
       p.w = b.q0[2] * step + fw->members[static_cast<std::size_t>(j)].first;
-      p.offset = d.along(1, c) + p.d * d.stride[2] + p.h * d.stride[3] + p.w * d.stride[4];
+      p.offset = d.along(1, c) + p.w * d.stride[4];
       p.from = p.w < 0, p.lead = std::min(-p.w, p.count);
       p.end = std::clamp<Index>(length - p.w - (e[2] - 1) * step, 0, p.count);
       p.to = std::max(p.from, p.end < p.count ? e[2] - 1 : e[2]);
@@ -149,12 +149,12 @@ void Gather<T>::store_patches(const View& d, Index channels, const PhaseSet& s, 
       for (Index qd = b.q0[0]; qd < b.q0[0] + e[0]; ++qd)
         for (Index qh = b.q0[1]; qh < b.q0[1] + e[1]; ++qh, place += nr ? e[2] : 0)
           for (const Piece* p = pieces; p != pieces + last; ++p) {
-            if (!maps_[0].holds(qd * maps_[0].dst_step + p->d) || !maps_[1].holds(qh * maps_[1].dst_step + p->h))
-              continue;
-            const Index row = p->offset + d.offset({i, 0, qd * maps_[0].dst_step, qh * maps_[1].dst_step, 0});
-            const T* const from = nr ? tiles + pixels * n0 + p->column : slot.line + p->column;
+            const Index at_d = qd * maps_[0].dst_step + p->d, at_h = qh * maps_[1].dst_step + p->h;
+            if (!maps_[0].holds(at_d) || !maps_[1].holds(at_h)) continue;
+            const Index row = p->offset + d.offset({i, 0, at_d, at_h, 0});
+            const T* const source = nr ? tiles + pixels * n0 + p->column : slot.line + p->column;
             const auto put = [&](Index q, Index begin, Index end) {
-              const T* const piece = from + (nr ? place[q] * nr : 0);
+              const T* const piece = source + (nr ? place[q] * nr : 0);
               const Index at = row + q * step * d.stride[4];
               if (in_place)
                 for (Index j = begin; j < end; ++j) static_cast<T*>(d.data)[at + j] = piece[j];
@@ -165,7 +165,7 @@ void Gather<T>::store_patches(const View& d, Index channels, const PhaseSet& s, 
             if (p->from) put(0, p->lead, e[2] > 1 ? p->count : p->end);
             if (nr && (in_place || p->count == step)) {
               T* const to = in_place ? static_cast<T*>(d.data) + row + p->from * step : slot.line;
-              copy_pieces(to, step, from, nr, place + p->from, p->to - p->from, p->count);
+              copy_pieces(to, step, source, nr, place + p->from, p->to - p->from, p->count);
               if (!in_place)  // rounded, or put apart, together
                 store_row(kernels_, advance(d.data, d.dtype, row + p->from * step * d.stride[4]), d.dtype, d.stride[4],
                           to, (p->to - p->from) * step);
