@@ -38,6 +38,9 @@ Reads reads_of(const AxisMap& map, bool patches = false) {
   Reads reads(static_cast<std::size_t>(map.dst));
   std::vector<int> written(reads.size());
   for (const Phase& phase : map.phases) {
+    for (Index q = 0; q < phase.count; ++q)
+      EXPECT_TRUE(std::any_of(phase.members.begin(), phase.members.end(),
+                              [&](const Phase::Member& m) { return map.holds(m.first + q * map.dst_step); }));
     Index end = 0;
     for (const Phase::Run& run : phase.runs) {
       EXPECT_EQ(run.begin, end);

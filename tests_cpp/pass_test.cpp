@@ -307,7 +307,7 @@ TEST(Plans, TakeEveryWay) {
            {"input channels a task", Unknown::w, make_gather_weights, wide},
            {"image copied", Unknown::w, make_gather_weights, wide, DType::float16},
            {"boxes of 1x95x200", Unknown::y, make_rows, depthwise},
-           {"chunks of 6 of 40", Unknown::y, make_rows, problem(1, 1, 40, 2, {1, 20, 30}, {1, 3, 3}), DType::float32,
+           {"chunks of 5 of 40", Unknown::y, make_rows, problem(1, 1, 40, 2, {1, 20, 30}, {1, 3, 3}), DType::float32,
             16 << 10},
            {"in", Unknown::w, make_dots, depthwise},
            {"3 blocks of 4 channels, 5 sets of rows, 7 images a task", Unknown::y, lanes, small},

@@ -69,6 +69,7 @@ AxisMap map_patches(const AxisSizes& a) {
   if (a.stride == 1 || a.kernel != a.stride || a.dilation != 1 || a.y == 1) return map_transposed(a);
   AxisMap map{a.x, a.y, a.stride, 1, {}, -(a.pad % a.stride)};
   Phase phase{ceil_div(a.x - map.origin, a.stride), {a.pad / a.stride}, {}, {}};
+  if (phase.count * a.stride > 2 * a.x) return map_transposed(a);  // most of it would be computed in vain
   for (Index t = 0; t < a.kernel; ++t) phase.members.push_back({map.origin + t, {t}});
   find_runs(map, phase);
   map.phases.push_back(std::move(phase));

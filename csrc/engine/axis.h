@@ -92,7 +92,7 @@ struct AxisSizes {
 AxisMap map_forward(const AxisSizes& a);
 AxisMap map_transposed(const AxisSizes& a);
 /// map_transposed, but windows that lie side by side are pixels of a single phase whose members are their positions,
-/// those outside the destination too.
+/// those of the first and the last pixel that lie outside the destination too, unless these are most of all.
 AxisMap map_patches(const AxisSizes& a);
 
 /// Output positions whose tap t lies inside x.

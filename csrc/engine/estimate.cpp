@@ -41,7 +41,8 @@ Index width_of_results(const PassSpec& spec) {
   Index width = p.ci;
   for (int a = 0; a < 3; ++a) {
     std::size_t members = 1;
-    for (const Phase& f : map_patches(axis_sizes(p, a)).phases)
+    const AxisSizes sizes = axis_sizes(p, a);
+    for (const Phase& f : (p.depthwise() ? map_transposed(sizes) : map_patches(sizes)).phases)
       if (!f.offset.empty()) members = std::max(members, f.members.size());
     width *= static_cast<Index>(members);
   }

@@ -95,7 +95,9 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   }
   s.tiles = carver.take<T>(direct_ ? largest.pixels * round_up(channels_, kernels_.lanes) : tiles);
   s.row = carver.take<std::ptrdiff_t>(largest.pixels);
-  s.pos = carver.take<std::ptrdiff_t>(direct_ ? box_n_ * positions(largest) : largest.pixels);
+  Index3 span;  // positions of a box inside the destination; the first one may have fewer
+  for (std::size_t a = 0; a < 3; ++a) span[a] = std::min(box_q_[a] * maps_[a].dst_step, maps_[a].dst);
+  s.pos = carver.take<std::ptrdiff_t>(direct_ ? box_n_ * span[0] * span[1] * span[2] : largest.pixels);
   s.rects = carver.take<Rect>(rects);
   s.rect_counts = carver.take<Index>(static_cast<Index>(sets_.size()));
   s.segments = carver.take<Segment>(max_taps_);
@@ -108,7 +110,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   if (!prepack_) s.panels = carver.take<T>(chunk_ * panel_columns(packed));
   if (copy_) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
   if (patches_) {
-    s.line = carver.take<T>(std::max<Index>(kMaxColumns, box_q_[2] * maps_[2].dst_step));
+    s.line = carver.take<T>(std::max<Index>(kMaxColumns, span[2]));
   } else if (!member_major_) {
     s.rows = carver.take<T>(kernels_.lanes * (converts_ ? line()
                                               : direct_ ? 0

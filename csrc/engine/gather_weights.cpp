@@ -25,7 +25,7 @@ constexpr Index kShort = 128, kFewPixels = 24;
 constexpr double kLittle = 1 << 16;  // products of a problem: more would take noticeably longer
 constexpr Index kMinTasks = 8;
 // Elements that are packed in the time that one is transposed: 1024 channels 28x28 to 256 gain 4 % by packing x (2.3
-// elements for one), 832 channels 14x14 to 128 nothing (2.6), 512 channels 38x38 to 128 lose 5 % (8.5).
+// elements for one), two images of 832 channels 14x14 to 128 nothing (2.6), 512 channels 38x38 to 128 lose 5 % (8.5).
 constexpr double kPacked = 2.5;
 // Each task packs its panel: as many rows of so few pixels are quicker without slabs.
 constexpr Index kManyRows = 192, kMostPacked = 2048;

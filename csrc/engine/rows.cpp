@@ -12,7 +12,7 @@ namespace convbwd {
 namespace {
 
 constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
-constexpr double kMuchWork = 1 << 24;     // products of a pass that is cut into kMinTasks at least: 0.15 ms
+constexpr double kMuchWork = 1 << 24;     // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
@@ -112,7 +112,7 @@ bool Rows<T>::plan() {
   chunk_ = fixed ? std::min(cs_, spec_.sums[1]) : cs_;
   box_q_ = count_;
   Index bytes;
-  const Index least = std::max<Index>(4, ceil_div(kStraight, p.taps()));
+  const Index least = std::max<Index>(4, kStraight / p.taps());
   while ((bytes = measure()) > limit) {
     // Boxes have borders, and rows shorter than a few vectors are mostly border: fewer source channels at a time before
     // that, as long as they make a straight sum.
