@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -98,8 +99,9 @@ void check_gather(const GatherKernel<T>& kernel) {
   for (const std::ptrdiff_t xstep : {1, 7, -1, -5, 0})
     for (const std::ptrdiff_t bstep : {kernel.nr, kernel.nr + 3})
       for (const auto& segment_lengths : lengths)
-        for (int m = 1; m <= kernel.mr + 5; ++m)  // every other time runs of rows lie side by side
+        for (int m = 1; m <= kernel.mr + 5; ++m)
           for (const bool accumulate : {false, true}) {
+            const int side = std::array{1, 2, 17}[static_cast<std::size_t>(m % 3)];  // rows that lie side by side
             std::vector<Segment> segments;
             std::int64_t panel = 1;  // begins misaligned
             for (const std::int64_t len : segment_lengths) {
@@ -110,7 +112,7 @@ void check_gather(const GatherKernel<T>& kernel) {
             std::vector<std::ptrdiff_t> row, crow;
             std::int64_t elements = 0;
             for (int i = 0; i < m; ++i) {
-              row.push_back(m % 2 == 1 && i % 17 > 0 ? row.back() + 1 : random.integer(-99, 99));
+              row.push_back(i % side > 0 ? row.back() + 1 : random.integer(-99, 99));
               crow.push_back(elements + random.integer(0, 2));
               elements = crow.back() + kernel.nr;
             }

@@ -209,8 +209,8 @@ constexpr int kPointers = 8;  // rows that have a pointer each in a general regi
 
 // With kBlock, so many products are summed in registers at a time, and those sums in (first-level cache) memory. Blocks
 // go on from segment to segment: how many segments pixels make depends on the layout, the order of sums must not.
-// With kDense, rows lie side by side: one pointer serves all.
-template <class T, int M, int NV, int kBlock, bool kDense = false>
+// So many rows each, kSide, lie side by side and share a pointer.
+template <class T, int M, int NV, int kBlock, int kSide = 1>
 void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
                  const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
   constexpr int L = Vec<T>::lanes;
@@ -223,8 +223,8 @@ void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, co
   // Results that come from memory are there when the sum is.
   UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(c + crow[i] + j * L, 1);
   std::int64_t room = kBlock;
-  std::ptrdiff_t apart[M];
-  UNROLL for (int i = 0; i < M; ++i) apart[i] = kDense ? i : row[i] - row[0];
+  std::ptrdiff_t apart[M / kSide];
+  UNROLL for (int i = 0; i < M / kSide; ++i) apart[i] = row[i * kSide] - row[0];
   for (const Segment* end = seg + count; seg != end; ++seg) {
     const T *p = x + row[0] + seg->x, *q = b + seg->b;
     const auto step = [&]() __attribute__((always_inline)) {
@@ -234,9 +234,11 @@ void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, co
         KEEP(v[j]);
       }
       // The line that the next tile reads; worth up to 15 % where the image operand is read in place.
-      __builtin_prefetch(p + apart[M - 1] + L);
+      __builtin_prefetch(p + apart[M / kSide - 1] + kSide - 1 + L);
       UNROLL for (int i = 0; i < M; ++i) {
-        const V<T> s = splat(p[apart[i]]);
+        const T* at = p + apart[i / kSide];
+        if constexpr (kSide > 1 && kSide < M) HIDE(at);  // or else each row gets a register
+        const V<T> s = splat(at[i % kSide]);
         UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += s * v[j];
       }
       p += xstep, q += bstep;
@@ -275,19 +277,30 @@ void gather_rows(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xs
   gather_tile<T, M, NV, kBlock>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
 }
 
-// Tiles of MR rows; where that is more than there are registers for addresses, of those that lie side by side.
+// Tiles of MR rows; where that is more than there are registers for addresses, of those that lie side by side, all or,
+// as the rows of an image with an even number of pixels do, two by two.
 template <class T, int MR, int NV, int kBlock = 0>
 void gather(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
             const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
   constexpr int kRows = MR > kPointers ? kPointers : MR;
   for (int rows; m > 0; m -= rows, row += rows, crow += rows) {
     if constexpr (MR > kPointers) {
-      rows = 1;
-      while (rows < m && rows < MR && row[rows] == row[0] + rows) ++rows;
-      if (rows == MR) {
-        gather_tile<T, MR, NV, kBlock, true>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+      const auto lie = [&](int side) {
+        int r = 1;
+        while (r < MR && (r % side == 0 || row[r] == row[r - 1] + 1)) ++r;
+        return r == MR;
+      };
+      rows = MR;
+      if (m >= MR && lie(MR)) {
+        gather_tile<T, MR, NV, kBlock, MR>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
         continue;
       }
+      // 8 rows by 2 vectors are as fast; other sums and types are rare beside the size of five libraries.
+      if constexpr (NV == 1 && kBlock > 0 && sizeof(T) == 4)
+        if (m >= MR && lie(2)) {
+          gather_tile<T, MR, NV, kBlock, 2>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+          continue;
+        }
     }
     rows = m < kRows ? m : kRows;
     gather_rows<T, kRows, NV, kBlock>(rows, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
