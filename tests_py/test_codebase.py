@@ -74,7 +74,7 @@ def test_there_is_one_version() -> None:
     ("option", "names"),
     [
         ("cmakedir", ["convbwdConfig.cmake", *(f"convbwd_{face}Targets.cmake" for face in FACES)]),
-        ("libdir", ["libconvbwd.a", *(f"libconvbwd_{face}.so" for face in FACES)]),
+        ("libdir", ["libconvbwd.so", *(f"libconvbwd_{face}.so" for face in FACES)]),
         (
             "includes",
             [

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "convbwd/types.hpp"
+
 namespace convbwd {
 
 /// Instruction sets that kernels are compiled for, from the least to the most capable.
@@ -20,7 +22,7 @@ bool supported(Isa isa) noexcept;
 /// The most capable supported one, unless the environment variable CONVBWD_ISA or set_isa() names another. avx512_bf16
 /// is passed over where its dot products are slow (cpu.cpp).
 /// Throws Error(value) where CONVBWD_ISA names none that is supported.
-Isa active_isa();
+CONVBWD_API Isa active_isa();
 
 /// Overrides the choice (for tests), or with nullopt goes back to the default. Throws Error(value) where not supported.
 void set_isa(std::optional<Isa> isa);

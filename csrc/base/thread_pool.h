@@ -7,11 +7,13 @@
 #include <string>
 #include <type_traits>
 
+#include "convbwd/types.hpp"
+
 namespace convbwd {
 
 /// Also in convbwd/convbwd.hpp, where they are described.
-void set_num_threads(int threads);
-int get_num_threads();
+CONVBWD_API void set_num_threads(int threads);
+CONVBWD_API int get_num_threads();
 
 /// Threads that a parallel_for over so many tasks may use right now: at least 1, and 1 inside a task.
 int pool_slots(std::int64_t tasks);

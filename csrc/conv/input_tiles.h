@@ -15,7 +15,7 @@ namespace convbwd {
 /// planned and computed, over views of the memory that was given, and summed in float32.
 ///
 /// All functions throw Error(value) for what does not fit, and then leave the walk where it was.
-class InputTiles {
+class CONVBWD_API InputTiles {
  public:
   using Memory = ConvbwdAscendcMemory;
 

@@ -295,7 +295,7 @@ void gather(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, 
         gather_tile<T, MR, NV, kBlock, MR>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
         continue;
       }
-      // 8 rows by 2 vectors are as fast; other sums and types are rare beside the size of five libraries.
+      // 8 rows by 2 vectors are as fast; other sums and types are rare beside their size.
       if constexpr (NV == 1 && kBlock > 0 && sizeof(T) == 4)
         if (m >= MR && lie(2)) {
           gather_tile<T, MR, NV, kBlock, 2>(x, row, xstep, seg, count, b, bstep, c, crow, accumulate);

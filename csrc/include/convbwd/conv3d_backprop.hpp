@@ -28,15 +28,15 @@ struct Conv3DBackprop {
 ///
 /// filter and out_backprop, or input and out_backprop, have one dtype; 8-bit types need a filter in ncdhw. Kernels are
 /// from 1 to 511 high and wide. Four entries of input_size are those without D, which is 1. Throws Error.
-Request conv3d_backprop_input_request(const Conv3DBackprop& op, const Shape& input_size, const Tensor& filter,
-                                      const Tensor& out_backprop);
-Request conv3d_backprop_filter_request(const Conv3DBackprop& op, const Tensor& input, const Shape& filter_size,
-                                       const Tensor& out_backprop);
+CONVBWD_API Request conv3d_backprop_input_request(const Conv3DBackprop& op, const Shape& input_size,
+                                                  const Tensor& filter, const Tensor& out_backprop);
+CONVBWD_API Request conv3d_backprop_filter_request(const Conv3DBackprop& op, const Tensor& input,
+                                                   const Shape& filter_size, const Tensor& out_backprop);
 
 /// Computes it. `y` has the gradient's shape in the order of its format; its dtype may be any that Plan rounds to.
-void conv3d_backprop_input(const Conv3DBackprop& op, const Shape& input_size, const Tensor& filter,
-                           const Tensor& out_backprop, const Tensor& y);
-void conv3d_backprop_filter(const Conv3DBackprop& op, const Tensor& input, const Shape& filter_size,
-                            const Tensor& out_backprop, const Tensor& y);
+CONVBWD_API void conv3d_backprop_input(const Conv3DBackprop& op, const Shape& input_size, const Tensor& filter,
+                                       const Tensor& out_backprop, const Tensor& y);
+CONVBWD_API void conv3d_backprop_filter(const Conv3DBackprop& op, const Tensor& input, const Shape& filter_size,
+                                        const Tensor& out_backprop, const Tensor& y);
 
 }  // namespace convbwd

@@ -80,7 +80,7 @@ struct PassInfo {
 
 /// How one call will be carried out: immutable, made without touching tensor memory, safe to execute from many threads
 /// at once. `make` raises every user error (class Error).
-class Plan {
+class CONVBWD_API Plan {
  public:
   static Plan make(const Request& request);
 
@@ -117,14 +117,15 @@ class Plan {
 
 /// Converts `count` elements, each rounded once. `saturate` is for 8-bit types: what is beyond the largest number
 /// becomes that, NaN becomes 0. Throws Error(value) where it is asked for another type.
-void convert(void* to, DType to_type, const void* from, DType from_type, std::int64_t count, bool saturate = false);
+CONVBWD_API void convert(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
+                         bool saturate = false);
 
 /// Threads of the library's own pool. Default: CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of this
 /// process.
-void set_num_threads(int threads);  ///< throws Error(value) unless threads >= 1
-int get_num_threads();
+CONVBWD_API void set_num_threads(int threads);  ///< throws Error(value) unless threads >= 1
+CONVBWD_API int get_num_threads();
 
 /// Facts about this build: one (name, value) pair each.
-std::vector<std::pair<std::string, std::string>> build_info();
+CONVBWD_API std::vector<std::pair<std::string, std::string>> build_info();
 
 }  // namespace convbwd

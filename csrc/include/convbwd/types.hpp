@@ -10,6 +10,9 @@
 #include <string>
 #include <vector>
 
+/// What the library shows where it is a shared one.
+#define CONVBWD_API __attribute__((visibility("default")))
+
 namespace convbwd {
 
 /// Element types. Those of tensors are the first six. The others are how the engine reads operands whose precision a
@@ -61,7 +64,7 @@ enum class ErrorKind : std::uint8_t {
   internal,  ///< a bug of this library (Python: RuntimeError)
 };
 
-class Error : public std::runtime_error {
+class CONVBWD_API Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
   ErrorKind kind() const noexcept { return kind_; }
