@@ -114,33 +114,38 @@ INLINE V<T> zip(V<T> a, V<T> b) {
     return __builtin_shufflevector(a, b, o, o + 2);
 }
 
-template <class T>
+// Of a square whose columns from W on do not matter: what becomes of them is not computed.
+template <class T, int W = Vec<T>::lanes>
 INLINE void transpose_square(V<T>* r) {
   constexpr int L = Vec<T>::lanes;
   V<T> s[L];
   UNROLL for (int step = 1; step < L; step *= 2) {
+    // The low bits of an index are the high bits of the columns that a vector holds by now.
+    const auto lives = [=](int i) __attribute__((always_inline)) { return i % (2 * step) * (L / (2 * step)) < W; };
     UNROLL for (int i = 0; i < L / 2; ++i) {
-      s[2 * i] = zip<T, false>(r[i], r[i + L / 2]);
-      s[2 * i + 1] = zip<T, true>(r[i], r[i + L / 2]);
+      if (lives(2 * i)) s[2 * i] = zip<T, false>(r[i], r[i + L / 2]);
+      if (lives(2 * i + 1)) s[2 * i + 1] = zip<T, true>(r[i], r[i + L / 2]);
     }
-    UNROLL for (int i = 0; i < L; ++i) r[i] = s[i];
+    UNROLL for (int i = 0; i < L; ++i) if (lives(i)) r[i] = s[i];
   }
 }
 
 // One square: rows from r0 on, columns from k0 on; `tap` and `outer` say where column k0 goes and move on with it.
 template <class T, class S>
-INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const S* s,
-                            const std::ptrdiff_t* row, std::ptrdiff_t lds, int live, int out, int width,
-                            std::int64_t& tap, std::ptrdiff_t& outer) {
-  constexpr int L = Vec<T>::lanes;
-  V<T> v[L];
-  if (live >= L && width == L) {
+struct Square {
+  T* const* dst;
+  std::int64_t period;
+  std::ptrdiff_t ldd;
+  const S* s;
+  const std::ptrdiff_t* row;
+  std::ptrdiff_t lds;
+  int live, out, width;
+
+  INLINE void whole(std::int64_t& tap, std::ptrdiff_t& outer) const {
+    constexpr int L = Vec<T>::lanes;
+    V<T> v[L];
     UNROLL for (int i = 0; i < L; ++i) v[i] = load_vector<T, S>(s + row[i] * lds);
-  } else {
-    UNROLL for (int i = 0; i < L; ++i) v[i] = i < live ? load_vector_part<T, S>(s + row[i] * lds, width) : V<T>{};
-  }
-  transpose_square<T>(v);
-  if (out >= L && width == L) {
+    transpose_square<T>(v);
     if (period == 1 && dst[0]) {
       T* d = dst[0] + outer;
       UNROLL for (int k = 0; k < L; ++k) storeu(d + k * ldd, v[k]);
@@ -151,15 +156,40 @@ INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t l
       if (dst[tap]) storeu(dst[tap] + outer, v[k]);
       if (++tap == period) tap = 0, outer += ldd;
     }
-    return;
   }
-  V<T> kept[L];  // by itself, or the columns above were kept in memory too
-  UNROLL for (int k = 0; k < L; ++k) kept[k] = v[k];
-  for (int k = 0; k < width; ++k) {
-    if (dst[tap]) store_part(dst[tap] + outer, kept[k], out < L ? out : L);
-    if (++tap == period) tap = 0, outer += ldd;
+  // Of at most W columns.
+  template <int W>
+  INLINE void part(std::int64_t& tap, std::ptrdiff_t& outer) const {
+    constexpr int L = Vec<T>::lanes;
+    V<T> v[L];
+    if (W == L && live >= L && width == L) {
+      UNROLL for (int i = 0; i < L; ++i) v[i] = load_vector<T, S>(s + row[i] * lds);
+    } else {
+      UNROLL for (int i = 0; i < L; ++i) v[i] = i < live ? load_vector_part<T, S>(s + row[i] * lds, width) : V<T>{};
+    }
+    transpose_square<T, W>(v);
+    UNROLL for (int k = 0; k < W; ++k) {
+      if (k >= width) return;
+      if (dst[tap]) {
+        if (out >= L)
+          storeu(dst[tap] + outer, v[k]);
+        else
+          store_part(dst[tap] + outer, v[k], out);
+      }
+      if (++tap == period) tap = 0, outer += ldd;
+    }
   }
-}
+  INLINE void run(std::int64_t& tap, std::ptrdiff_t& outer) const {
+    constexpr int L = Vec<T>::lanes;
+    if (live >= L && out >= L && width == L) return whole(tap, outer);
+    if constexpr (sizeof(S) == sizeof(T)) {  // weights of a few taps; other types are rare beside the size
+      if (width <= L / 4) return part<L / 4>(tap, outer);
+      if (width <= L / 2) return part<L / 2>(tap, outer);
+      if (width <= L * 3 / 4) return part<L * 3 / 4>(tap, outer);
+    }
+    part<L>(tap, outer);
+  }
+};
 
 template <class T, class S>
 void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src, const std::ptrdiff_t* row,
@@ -172,8 +202,8 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
   std::ptrdiff_t outer = 0;
   for (int r0 = 0; r0 < rows_out && k0 < cols;) {  // one place that holds the square: it is large
     if (far || k0 == 0) outer = k0 * ldd + r0, tap = 0;
-    transpose_block<T, S>(dst, period, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0,
-                          cols - k0 < L ? static_cast<int>(cols - k0) : L, tap, outer);
+    const int width = cols - k0 < L ? static_cast<int>(cols - k0) : L;
+    Square<T, S>{dst, period, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0, width}.run(tap, outer);
     if (far) {
       if ((r0 += L) >= rows_out) r0 = 0, k0 += L;
     } else {
