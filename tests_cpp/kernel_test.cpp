@@ -335,7 +335,7 @@ TEST_P(Kernels, TransposeConvertsAndSpreadsColumnsOverDestinations) {
     for (const DType dtype : kDTypeList)
       for (const int rows : {0, 1, 5, 16, 17, 33})
         for (const int more : {0, 1, 7})
-          for (const std::int64_t cols : {0, 1, 4, 16, 18, 35})
+          for (const std::int64_t cols : {0, 1, 4, 7, 9, 14, 16, 18, 35})
             for (const std::int64_t period : {1, 3, 9}) {
               const std::ptrdiff_t lds = cols + random.integer(0, 3);
               std::vector<std::ptrdiff_t> row(static_cast<std::size_t>(rows));

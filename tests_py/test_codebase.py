@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,38 @@ def test_installed_files_are_found(option: str, names: list[str], capsys: pytest
     places = [Path(place.removeprefix("-I")) for place in capsys.readouterr().out.split()]
     for name in names:
         assert any((place / name).is_file() for place in places), f"{name} is not in {places}"
+
+
+REFUSED = """
+import ctypes, sys
+from ctypes import byref, c_int, c_size_t, c_void_p
+library = ctypes.CDLL(sys.argv[1])
+library.infiniopGetRecentErrMsg.restype = ctypes.c_char_p
+handle, op, descriptors = c_void_p(), c_void_p(), []
+assert library.infiniopCreateHandle(byref(handle)) == 0
+for shape in (1, 1, 7), (1, 1, 3), (1, 1, 2):  # grad_output, which has 2; input, weight
+    descriptors.append(c_void_p())
+    float32 = 13
+    create = library.infiniopCreateTensorDescriptor
+    assert create(byref(descriptors[-1]), c_size_t(3), (c_size_t * 3)(*shape), None, float32) == 0
+attributes = [(c_int * 1)(0), (c_int * 1)(1), (c_int * 1)(1)]
+create = library.infiniopCreateConvBackwardDescriptor
+status = create(handle, byref(op), *descriptors, None, *attributes, c_size_t(1))
+print(status, library.infiniopGetRecentErrMsg().decode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [("libdir", "libconvbwd_infiniop.so"), ("infini-root", "lib/libinfiniop.so")]
+)
+def test_what_the_engine_refuses_comes_back_as_a_status(
+    option: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([f"--{option}"])
+    library = Path(capsys.readouterr().out.strip()) / name
+    done = subprocess.run([sys.executable, "-c", REFUSED, library], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"11 .*\(1, 1, 2\)", done.stdout), done.stdout
 
 
 def test_everything_public_is_documented() -> None:

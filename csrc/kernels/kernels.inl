@@ -130,66 +130,37 @@ INLINE void transpose_square(V<T>* r) {
   }
 }
 
-// One square: rows from r0 on, columns from k0 on; `tap` and `outer` say where column k0 goes and move on with it.
-template <class T, class S>
-struct Square {
-  T* const* dst;
-  std::int64_t period;
-  std::ptrdiff_t ldd;
-  const S* s;
-  const std::ptrdiff_t* row;
-  std::ptrdiff_t lds;
-  int live, out, width;
-
-  INLINE void whole(std::int64_t& tap, std::ptrdiff_t& outer) const {
-    constexpr int L = Vec<T>::lanes;
-    V<T> v[L];
+// One square of `live` rows, with zeros up to `out`, by `width` columns, at most W; `tap` and `outer` say where the first
+// column goes and move on with it.
+template <class T, class S, int W>
+INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const S* s,
+                            const std::ptrdiff_t* row, std::ptrdiff_t lds, int live, int out, int width,
+                            std::int64_t& tap, std::ptrdiff_t& outer) {
+  constexpr int L = Vec<T>::lanes;
+  V<T> v[L];
+  if (W == L && live >= L && width == L) {
     UNROLL for (int i = 0; i < L; ++i) v[i] = load_vector<T, S>(s + row[i] * lds);
-    transpose_square<T>(v);
-    if (period == 1 && dst[0]) {
-      T* d = dst[0] + outer;
-      UNROLL for (int k = 0; k < L; ++k) storeu(d + k * ldd, v[k]);
-      outer += L * ldd;
-      return;
-    }
-    UNROLL for (int k = 0; k < L; ++k) {
-      if (dst[tap]) storeu(dst[tap] + outer, v[k]);
-      if (++tap == period) tap = 0, outer += ldd;
-    }
+  } else {
+    UNROLL for (int i = 0; i < L; ++i) v[i] = i < live ? load_vector_part<T, S>(s + row[i] * lds, width) : V<T>{};
   }
-  // Of at most W columns.
-  template <int W>
-  INLINE void part(std::int64_t& tap, std::ptrdiff_t& outer) const {
-    constexpr int L = Vec<T>::lanes;
-    V<T> v[L];
-    if (W == L && live >= L && width == L) {
-      UNROLL for (int i = 0; i < L; ++i) v[i] = load_vector<T, S>(s + row[i] * lds);
-    } else {
-      UNROLL for (int i = 0; i < L; ++i) v[i] = i < live ? load_vector_part<T, S>(s + row[i] * lds, width) : V<T>{};
-    }
-    transpose_square<T, W>(v);
-    UNROLL for (int k = 0; k < W; ++k) {
-      if (k >= width) return;
-      if (dst[tap]) {
-        if (out >= L)
-          storeu(dst[tap] + outer, v[k]);
-        else
-          store_part(dst[tap] + outer, v[k], out);
-      }
-      if (++tap == period) tap = 0, outer += ldd;
-    }
+  transpose_square<T, W>(v);
+  if (W == L && out >= L && width == L && period == 1 && dst[0]) {
+    T* d = dst[0] + outer;
+    UNROLL for (int k = 0; k < L; ++k) storeu(d + k * ldd, v[k]);
+    outer += L * ldd;
+    return;
   }
-  INLINE void run(std::int64_t& tap, std::ptrdiff_t& outer) const {
-    constexpr int L = Vec<T>::lanes;
-    if (live >= L && out >= L && width == L) return whole(tap, outer);
-    if constexpr (sizeof(S) == sizeof(T)) {  // weights of a few taps; other types are rare beside the size
-      if (width <= L / 4) return part<L / 4>(tap, outer);
-      if (width <= L / 2) return part<L / 2>(tap, outer);
-      if (width <= L * 3 / 4) return part<L * 3 / 4>(tap, outer);
+  UNROLL for (int k = 0; k < W; ++k) {
+    if (k >= width) return;
+    if (dst[tap]) {
+      if (out >= L)
+        storeu(dst[tap] + outer, v[k]);
+      else
+        store_part(dst[tap] + outer, v[k], out);
     }
-    part<L>(tap, outer);
+    if (++tap == period) tap = 0, outer += ldd;
   }
-};
+}
 
 template <class T, class S>
 void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src, const std::ptrdiff_t* row,
@@ -200,10 +171,20 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
   const bool far = period == 1 && ldd > lds;  // write along one page after the other
   std::int64_t k0 = 0, tap = 0;
   std::ptrdiff_t outer = 0;
-  for (int r0 = 0; r0 < rows_out && k0 < cols;) {  // one place that holds the square: it is large
+  for (int r0 = 0; r0 < rows_out && k0 < cols;) {  // one place that holds the squares: they are large
     if (far || k0 == 0) outer = k0 * ldd + r0, tap = 0;
     const int width = cols - k0 < L ? static_cast<int>(cols - k0) : L;
-    Square<T, S>{dst, period, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0, width}.run(tap, outer);
+    const auto block = [&]<int W>() __attribute__((always_inline)) {
+      transpose_block<T, S, W>(dst, period, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0, width, tap, outer);
+    };
+    if (!__is_same(S, T) || width > L * 3 / 4)  // weights of a few taps; not worth its size for other types
+      block.template operator()<L>();
+    else if (width > L / 2)
+      block.template operator()<L * 3 / 4>();
+    else if (width > L / 4)
+      block.template operator()<L / 2>();
+    else
+      block.template operator()<L / 4>();
     if (far) {
       if ((r0 += L) >= rows_out) r0 = 0, k0 += L;
     } else {

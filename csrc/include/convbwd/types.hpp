@@ -10,8 +10,12 @@
 #include <string>
 #include <vector>
 
-/// What the library shows where it is a shared one.
+/// What a shared library shows; a static one leaves it to who links it.
+#if defined(CONVBWD_SHARED)
 #define CONVBWD_API __attribute__((visibility("default")))
+#else
+#define CONVBWD_API
+#endif
 
 namespace convbwd {
 
@@ -67,6 +71,7 @@ enum class ErrorKind : std::uint8_t {
 class CONVBWD_API Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ~Error() override;  ///< out of line, so that there is one type of it whatever library throws or catches
   ErrorKind kind() const noexcept { return kind_; }
 
  private:

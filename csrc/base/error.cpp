@@ -1,0 +1,7 @@
+#include "convbwd/types.hpp"
+
+namespace convbwd {
+
+Error::~Error() = default;
+
+}  // namespace convbwd
