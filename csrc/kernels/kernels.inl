@@ -130,8 +130,8 @@ INLINE void transpose_square(V<T>* r) {
   }
 }
 
-// One square of `live` rows, with zeros up to `out`, by `width` columns, at most W; `tap` and `outer` say where the first
-// column goes and move on with it.
+// One square of `live` rows, with zeros up to `out`, by `width` columns, at most W; `tap` and `outer` say where the
+// first column goes and move on with it.
 template <class T, class S, int W>
 INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const S* s,
                             const std::ptrdiff_t* row, std::ptrdiff_t lds, int live, int out, int width,
