@@ -13,8 +13,8 @@ file(WRITE ${SOURCE} "#include <dlfcn.h>
 #else
 #error \"how does a function jump to an address in memory on this processor?\"
 #endif
-#define FORWARD(f)                                                                              \\
+#define FORWARD(f) \\
   extern \"C\" __attribute__((visibility(\"hidden\"), used)) void* const behind_##f = dlsym(face, #f); \\
-  asm(\".text\\n.globl \" #f \"\\n.type \" #f \", %function\\n\" #f \": \" JUMP(\"behind_\" #f) \"\\n.size \" #f \", . - \" #f);
+  asm(\".pushsection .text\\n.globl \" #f \"\\n.type \" #f \", %function\\n\" #f \": \" JUMP(\"behind_\" #f) \"\\n.size \" #f \", . - \" #f \"\\n.popsection\");
 static void* const face = dlopen(\"${name}\", RTLD_NOW);
 ${functions}")
