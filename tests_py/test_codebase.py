@@ -104,11 +104,11 @@ library = ctypes.CDLL(sys.argv[1])
 library.infiniopGetRecentErrMsg.restype = ctypes.c_char_p
 handle, op, descriptors = c_void_p(), c_void_p(), []
 assert library.infiniopCreateHandle(byref(handle)) == 0
+float32 = 13
+describe = library.infiniopCreateTensorDescriptor
 for shape in (1, 1, 7), (1, 1, 3), (1, 1, 2):  # grad_output, which has 2; input, weight
     descriptors.append(c_void_p())
-    float32 = 13
-    create = library.infiniopCreateTensorDescriptor
-    assert create(byref(descriptors[-1]), c_size_t(3), (c_size_t * 3)(*shape), None, float32) == 0
+    assert describe(byref(descriptors[-1]), c_size_t(3), (c_size_t * 3)(*shape), None, float32) == 0
 attributes = [(c_int * 1)(0), (c_int * 1)(1), (c_int * 1)(1)]
 create = library.infiniopCreateConvBackwardDescriptor
 status = create(handle, byref(op), *descriptors, None, *attributes, c_size_t(1))
