@@ -9,7 +9,7 @@ template <class T>
 class Winograd final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::taps_, Base::first_,
+      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::products_, Base::taps_, Base::first_,
       Base::tap_;
 
  public:
@@ -41,7 +41,7 @@ class Winograd final : public Tiled<T> {
   double relative_time() const override {
     const Index tiles = step_.tiles();
     const double waiting = prepack_ ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
-    return 1.05 * ((1 + waiting) * this->products(chunk_ * parts_, {7, 7}) +
+    return 1.05 * ((1 + waiting) * this->products(chunk_ * products_ / frequencies_, {7, 7}) +
                    this->sources() * this->relative_tiles({75, 520}, cd_) + this->relative_tiles({60, 400}, cs_) +
                    static_cast<double>(parts_) * this->relative({150, 340}, prepack_ ? boxes_ * tiles : tiles));
   }
@@ -191,7 +191,7 @@ class Winograd final : public Tiled<T> {
 
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const T* packed, const Slot& s) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_);
-    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more());
+    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || this->line());
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
     const Index tiles = b.tiles();
     for (Index t = 0; t < tiles; ++t) {
@@ -209,9 +209,11 @@ class Winograd final : public Tiled<T> {
       for (Index f = 0; f < frequencies_; ++f) {
         for (Index k = k0; k < k1; k += chunk_) {
           const Index len = std::min(chunk_, k1 - k);
+          Index count = 0;
           for (Index p = 0; p < parts_; ++p)
-            segments[p] = {this->offset(b, this->part(p)) * chunk_, p * len * columns, len};
-          kernel.run(static_cast<int>(tiles), s.v + f * vstep_ + k * source_tiles_, row, 1, segments, parts_,
+            if (const Index3 part = this->part(p); this->uses(part, f))
+              segments[count++] = {this->offset(b, part) * chunk_, p * len * columns, len};
+          kernel.run(static_cast<int>(tiles), s.v + f * vstep_ + k * source_tiles_, row, 1, segments, count,
                      u + f * ustep_ + (k - k0) * parts_ * columns, columns, s.m + f * mstep_, crow, k > 0);
         }
       }
@@ -274,7 +276,7 @@ namespace {
 bool saves(const winograd::Axes& axes, const Problem& p, const Index3& outputs) {
   Index products = 1;
   for (std::size_t a = 0; a < 3; ++a)
-    products *= ceil_div(outputs[a], axes[a].tile) * (axes[a].tile + axes[a].taps - 1) * axes[a].parts;
+    products *= ceil_div(outputs[a], axes[a].tile) * axes[a].products();
   return products < p.y_plane() * p.taps();
 }
 
@@ -290,9 +292,8 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
   std::shared_ptr<const Pass> direct;
   std::unique_ptr<GuardedPass> best;
   for (const WinogradKernels<T>& transforms : kernels.winograd) {
-    const bool fits = p.w[1] >= transforms.window[0] && p.w[2] >= transforms.window[1];
-    const bool exact = transforms.tile[1] + transforms.window[1] - 1 == 4;
-    if (!fits || (only && &transforms != only) || !(exact || spec.precision == Precision::fast)) continue;
+    const bool may = transforms.exact() || spec.precision == Precision::fast;
+    if (!may || (only && &transforms != only)) continue;
     const winograd::Axes axes = winograd::axes_of(p, transforms);
     if (axes[0].parts * axes[1].parts * axes[2].parts > winograd::kMostParts) continue;
     if (!only && !saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y)) continue;

@@ -33,7 +33,6 @@ constexpr Index kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
 constexpr Index kMinTasks = 8;
 constexpr Index kStoreRows = 64;
 constexpr Index kMostRows = 6;        // that a tile reads
-constexpr Index kLine = 6;            // frequencies along w alone
 constexpr Index kMostParts = 128;     // of a window
 constexpr Index kLeastChannels = 32;  // transforms of fewer cost more than they save
 constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
@@ -72,8 +71,21 @@ struct Axis {
   }
   Index border() const { return window - 1; }
   Index shift(Index part) const { return part / period * move; }
-  // The taps of a part that no other part has.
-  Index own(Index part) const { return part + 1 < parts ? step : window - part * step; }
+  Index points() const { return tile + taps - 1; }
+  // Taps [begin, end) of the transform are those of a part. Parts that overlap leave the taps between to the even ones:
+  // so odd ones have neither the first tap nor, unless they are the last, the last one.
+  Index begin(Index part) const { return part % 2 ? taps - step : 0; }
+  Index end(Index part) const { return std::min(window - part * step, part % 2 && part + 1 < parts ? step : taps); }
+  // The first frequency of a part is its first tap, the last one its last tap: without those there is no product.
+  bool uses(Index part, Index point) const {
+    return (point > 0 || begin(part) == 0) && (point + 1 < points() || end(part) == taps);
+  }
+  Index products() const {
+    Index count = 0;
+    for (Index part = 0; part < parts; ++part)
+      for (Index point = 0; point < points(); ++point) count += uses(part, point);
+    return count;
+  }
 };
 using Axes = std::array<Axis, 3>;
 
@@ -101,7 +113,8 @@ class Tiled : public GuardedPass {
         axes_(axes_of(spec.problem, transforms_)),
         parts_(axes_[0].parts * axes_[1].parts * axes_[2].parts),
         taps_(axes_[0].window * axes_[1].window * axes_[2].window),
-        frequencies_((axes_[1].tile + axes_[1].taps - 1) * (axes_[2].tile + axes_[2].taps - 1)),
+        frequencies_(axes_[1].points() * axes_[2].points()),
+        products_(axes_[0].products() * axes_[1].products() * axes_[2].products()),
         lanes_(kernels_.lanes),
         tap_(list_taps(spec.unknown == Unknown::x)) {}
   double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_.lanes); }
@@ -135,6 +148,10 @@ class Tiled : public GuardedPass {
   Index3 part(Index i) const {
     return {i / axes_[2].parts / axes_[1].parts, i / axes_[2].parts % axes_[1].parts, i % axes_[2].parts};
   }
+  // Whether a frequency of a part has products.
+  bool uses(const Index3& part, Index frequency) const {
+    return axes_[1].uses(part[1], frequency / axes_[2].points()) && axes_[2].uses(part[2], frequency % axes_[2].points());
+  }
   // The numbers, in the window, of the taps of all parts, reversed or not; -1 for taps of the transform that another
   // part has, or none.
   std::vector<int> list_taps(bool reversed) const {
@@ -142,8 +159,8 @@ class Tiled : public GuardedPass {
     std::vector<int> taps(static_cast<std::size_t>(parts_ * h.taps * w.taps), -1);
     for (Index p = 0; p < parts_; ++p) {
       const Index3 part = this->part(p);
-      for (Index i = 0; i < h.own(part[1]); ++i)
-        for (Index j = 0; j < w.own(part[2]); ++j) {
+      for (Index i = h.begin(part[1]); i < h.end(part[1]); ++i)
+        for (Index j = w.begin(part[2]); j < w.end(part[2]); ++j) {
           const Index tap = (part[0] * h.window + part[1] * h.step + i) * w.window + part[2] * w.step + j;
           const Index to = (p * h.taps + i) * w.taps + j;
           taps[static_cast<std::size_t>(to)] = static_cast<int>(reversed ? taps_ - 1 - tap : tap);
@@ -260,7 +277,9 @@ class Tiled : public GuardedPass {
     return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
   }
   // Six points along an axis, not four.
-  bool mixes_more() const { return axes_[2].tile + axes_[2].taps - 1 > 4; }
+  bool mixes_more() const { return !transforms_.exact(); }
+  // Along one axis: sums have fewer products, so transforms add more to their error.
+  bool line() const { return axes_[1].points() == 1 || axes_[2].points() == 1; }
   // Of a direct pass, for each tile and pair of channels.
   double tile_products() const {
     return static_cast<double>(spec_.problem.y_plane() * taps_) / static_cast<double>(size_[1] * size_[2] * size_[3]);
@@ -275,18 +294,18 @@ class Tiled : public GuardedPass {
   // Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
   // on wide images; within 15 % of seventeen shapes for F(4x4).
   double products(Index call, Cycles writing) const {
-    return static_cast<double>(frequencies_ * parts_) / tile_products() *
+    return static_cast<double>(products_) / tile_products() *
            (1 + of_tile(writing) / static_cast<double>(call));
   }
   // Cycles of a tile and vector, relative to a direct pass, which has two products a cycle for each channel on the
   // other side.
   double relative(Cycles cycles, Index of) const {
-    const double share = frequencies_ == kLine ? kLine / 36.0 : 1;
+    const double share = static_cast<double>(frequencies_) / of_tile({16, 36});
     return of_tile(cycles) * share * 2 / (tile_products() * static_cast<double>(of));
   }
   // The same of tiles, which one axis passes through once, not twice.
   double relative_tiles(Cycles cycles, Index of) const {
-    return relative(cycles, of) * (frequencies_ == kLine ? 0.5 : 1);
+    return relative(cycles, of) * (line() && mixes_more() ? 0.5 : 1);
   }
   // Source tiles that are transformed for each tile of the outputs.
   double sources() const { return static_cast<double>(source_tiles_) / static_cast<double>(step_.tiles()); }
@@ -294,7 +313,7 @@ class Tiled : public GuardedPass {
   const KernelSet<T>& kernels_;
   const WinogradKernels<T>& transforms_;
   const Axes axes_;
-  const Index parts_, taps_, frequencies_, lanes_;
+  const Index parts_, taps_, frequencies_, products_, lanes_;  // products of a tile and pair of channels
   const std::vector<int> tap_;
   Index3 first_{};  // tap u of the transform reads source position destination + first + u
   Box step_{};

@@ -157,7 +157,8 @@ class WinogradWeights final : public Tiled<T> {
         crow[m] = m * columns;
       }
       for (Index part = 0; part < parts_; ++part) {
-        const Index first = this->offset(b, this->part(part));
+        const Index3 of_window = this->part(part);
+        const Index first = this->offset(b, of_window);
         for (Index i = 0; i < runs.count; ++i) {
           const Index tile = i * runs.size, line = tile / b.w;
           segments[i] = {(first + this->at(b, line / b.h / b.d, line / b.h % b.d, line % b.h, 0)) * lanes_,
@@ -165,6 +166,10 @@ class WinogradWeights final : public Tiled<T> {
         }
         for (Index f = 0; f < frequencies_; ++f) {
           T* const to = c + ((panel * parts_ + part) * frequencies_ + f) * cstep_;
+          if (!this->uses(of_window, f)) {
+            if (!accumulate) std::fill_n(to, r.m * columns, T{});
+            continue;
+          }
           kernel.run(static_cast<int>(r.m), s.v + f * vstep_, row, lanes_, segments, runs.count,
                      s.b + (panel * frequencies_ + f) * bstep_, columns, to, crow, accumulate);
         }

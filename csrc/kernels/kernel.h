@@ -85,6 +85,8 @@ using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff
 template <class T>
 struct WinogradKernels {
   int tile[2], window[2];  // outputs and taps along h and w
+  /// Whether transforms are sums and halves: at most four points along an axis.
+  constexpr bool exact() const { return tile[0] + window[0] <= 5 && tile[1] + window[1] <= 5; }
   /// Tiles of tile[0] + window[0] - 1 rows, the first from column `first` on, each tile[1] columns after the last one.
   void (*image)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t first,
                 std::int64_t width, std::int64_t tiles);
@@ -129,7 +131,7 @@ struct KernelSet {
   /// The largest magnitude over the mean of those that are not zero; NaN where something, or their sum,
   /// is not finite. Whole vectors.
   T (*peak)(const T* p, std::int64_t n);
-  WinogradKernels<T> winograd[4];
+  WinogradKernels<T> winograd[5];
 };
 
 /// The list of instruction sets: declaration, choice and tests are generated from it.
