@@ -51,6 +51,7 @@ std::vector<Problem> problems() {
       problem(2, 1, 36, 32, {1, 2, 90}, {1, 2, 25}, kOne, kOne, {0, 1, 12}),
       problem(1, 1, 33, 48, {1, 12, 15}, {1, 7, 3}, kOne, kOne, {0, 3, 1}),  // other taps directly
       problem(2, 1, 33, 40, {1, 9, 10}, {1, 2, 2}, kOne, kOne, {0, 1, 0}),   // no tap at the last place
+      problem(1, 2, 16, 17, {4, 6, 7}, {3, 5, 5}, kOne, kOne, {1, 2, 2}),     // few channels
   };
 }
 
@@ -277,7 +278,7 @@ TEST(WinogradPlan, RefusesWhatItCannotServe) {
   const Problem good = problem(1, 1, 64, 64, {1, 20, 20}, {1, 3, 3});
   std::vector<Problem> bad(6, good);
   bad.push_back(problem(9, 1, 64, 64, {1, 1, 1}, {1, 3, 3}, kOne, kOne, {0, 1, 1}));  // more products than direct sums
-  bad[0].stride[2] = 2, bad[1].dilation[1] = 2, bad[2].w[0] = kTooMany, bad[3].ci = 16, bad[4].co = 16, bad[5].w[2] = 1;
+  bad[0].stride[2] = 2, bad[1].dilation[1] = 2, bad[2].w[0] = kTooMany, bad[3].ci = 15, bad[4].co = 15, bad[5].w[2] = 1;
   for (const Unknown unknown : kUnknowns) {
     const auto make = [&](const Problem& p, std::size_t budget) {
       constexpr DType f = DType::float32;

@@ -41,7 +41,8 @@ class Winograd final : public Tiled<T> {
   double relative_time() const override {
     const Index tiles = step_.tiles();
     const double waiting = prepack_ ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
-    return 1.05 * ((1 + waiting) * this->products(chunk_ * products_ / frequencies_, {7, 7}) +
+    const double narrow = width_ == lanes_ ? 1.35 : 1;  // one vector; direct passes have more rows then
+    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_, {7, 7}) +
                    this->sources() * this->relative_tiles({75, 520}, cd_) + this->relative_tiles({60, 400}, cs_) +
                    static_cast<double>(parts_) * this->relative({150, 340}, prepack_ ? boxes_ * tiles : tiles));
   }

@@ -34,7 +34,7 @@ constexpr Index kMinTasks = 8;
 constexpr Index kStoreRows = 64;
 constexpr Index kMostRows = 6;        // that a tile reads
 constexpr Index kMostParts = 128;     // of a window
-constexpr Index kLeastChannels = 32;  // transforms of fewer cost more than they save
+constexpr Index kLeastChannels = 16;  // transforms of fewer cost more than they save
 constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
 
 // Tiles [h0, h0 + h) x [w0, w0 + w) of outputs [d0, d0 + d) of images [n0, n0 + n).
