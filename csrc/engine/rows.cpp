@@ -12,6 +12,7 @@ namespace convbwd {
 namespace {
 
 constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
+constexpr Index kPacking = 64;            // vectors of products that pay for packing a weight: for images of a task
 constexpr double kMuchWork = 1 << 24;     // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
 constexpr Index kInPlacePixels = 96,
@@ -162,8 +163,9 @@ bool Rows<T>::plan() {
       for (Index t = 0; t < sets_[set].taps; ++t)
         for (Index m = m0; m < std::min<Index>(m0 + kernels_.rows_mr, sets_[set].members); ++m)
           order_.push_back(tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]);
-  const Index products = std::max<Index>(1, p.y_plane() * p.taps() * cs_ * cd_ / boxes_);
-  batch_ = std::clamp<Index>(kTaskProducts / products, 1, std::max<Index>(1, images * boxes_ / 16));
+  const Index weights = p.taps() * cs_ * cd_, products = std::max<Index>(1, p.y_plane() * weights / boxes_);
+  const Index packing = chunk_ == cs_ ? std::min(kPacking * kernels_.lanes * weights, p.n * products) : 0;
+  batch_ = std::clamp<Index>(std::max(kTaskProducts, packing) / products, 1, std::max<Index>(1, images * boxes_ / 16));
   return share(ceil_div(images, batch_) * boxes_, 0, bytes);
 }
 
