@@ -51,7 +51,7 @@ std::vector<Problem> problems() {
       problem(2, 1, 36, 32, {1, 2, 90}, {1, 2, 25}, kOne, kOne, {0, 1, 12}),
       problem(1, 1, 33, 48, {1, 12, 15}, {1, 7, 3}, kOne, kOne, {0, 3, 1}),  // other taps directly
       problem(2, 1, 33, 40, {1, 9, 10}, {1, 2, 2}, kOne, kOne, {0, 1, 0}),   // no tap at the last place
-      problem(1, 2, 16, 17, {4, 6, 7}, {3, 5, 5}, kOne, kOne, {1, 2, 2}),     // few channels
+      problem(1, 2, 16, 17, {4, 6, 7}, {3, 5, 5}, kOne, kOne, {1, 2, 2}),    // few channels
   };
 }
 
@@ -59,8 +59,8 @@ std::vector<Problem> problems() {
 struct {
   const char* name;
   double error;
-} constexpr kTransforms[] = {{"F(2x2, 3x3)", 1}, {"F(4x4, 3x3)", 2.5}, {"F(3x3, 4x4)", 4},  {"F(1x4, 1x3)", 2.5},
-                             {"F(1x2, 1x3)", 1}};
+} constexpr kTransforms[] = {
+    {"F(2x2, 3x3)", 1}, {"F(4x4, 3x3)", 2.5}, {"F(3x3, 4x4)", 4}, {"F(1x4, 1x3)", 2.5}, {"F(1x2, 1x3)", 1}};
 static_assert(std::size(kTransforms) == std::size(KernelSet<float>{}.winograd));
 
 // The numbers of those that suit a problem.

@@ -4,13 +4,17 @@ namespace convbwd {
 namespace {
 
 // Time that rows and dots take on one thread for depthwise problems, fitted like direct_nanoseconds. Their vectors lie
-// across cache lines, their rows have borders, and small planes are mostly overhead.
-double depthwise_nanoseconds(const Problem& p, int lanes) {
-  const double pixels = static_cast<double>(p.x_plane() + p.y_plane());
+// across cache lines, their rows have borders, and small planes are mostly overhead. Steps of two are split with
+// shuffles, longer ones element by element.
+double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
+  const Problem& p = spec.problem;
+  const double pixels = static_cast<double>(p.x_plane() + p.y_plane()), taps = static_cast<double>(p.taps());
   const double row = 1 + static_cast<double>((p.w[2] - 1) * p.dilation[2]) / static_cast<double>(p.y[2] * p.stride[2]);
-  const double strided = p.stride[1] * p.stride[2] > 1 ? 110 + 0.12 * pixels : 0;
+  const double pixel = p.x[0] * p.x[1] == 1 ? 0.145 : 0.19;  // a single row has no other's borders
+  const double split = 90 + (spec.unknown == Unknown::y ? 0.012 : 0.004) * pixels * taps;
+  const double strided = p.stride[2] > 2 ? 0.68 * pixels : p.stride[1] * p.stride[2] > 1 ? split : 0;
   return 2000 + p.products() / lanes * 0.4 * row +
-         static_cast<double>(p.n * p.groups) * (60 + 0.19 * pixels + 0.4 * static_cast<double>(p.taps()) + strided);
+         static_cast<double>(p.n * p.groups) * (60 + pixel * pixels + 0.4 * taps + strided);
 }
 
 // Time that reading an image in place costs more where its planes come from memory, from so many at a time that no
@@ -89,7 +93,7 @@ bool along_pixels(const PassSpec& spec, Index width, int lanes, int rows_mr) {
 
 double direct_nanoseconds(const PassSpec& spec, int lanes) {
   const Problem& p = spec.problem;
-  if (p.depthwise()) return depthwise_nanoseconds(p, lanes);
+  if (p.depthwise()) return depthwise_nanoseconds(spec, lanes);
   const double images = static_cast<double>(p.n * p.groups);
   const double x = images * static_cast<double>(p.ci * p.x_plane()),
                y = images * static_cast<double>(p.co * p.y_plane());

@@ -95,10 +95,12 @@ void store_lanes(const KernelSet<T>& k, const View& image, const T* results, T* 
 }
 
 /// Time on one thread where a plane has so many products, good to 30 %: fitted as that of direct passes is, to planes
-/// of 7x7 to 28x28 and kernels of 3x3 to 7x7 with vectors of 32 and 64 bytes.
+/// of 7x7 to 28x28 and kernels of 3x3 to 7x7 with vectors of 32 and 64 bytes, and where a plane of vectors is larger
+/// than the first-level cache to 56x56 with strides of 2.
 inline double lanes_nanoseconds(const Problem& p, Index blocks, double products, Index vector_bytes) {
+  constexpr Index kNear = 64 << 10;
   const double pixels = static_cast<double>(p.x_plane() + p.y_plane());
-  const double transposed = 1 + static_cast<double>(vector_bytes) / 32;
+  const double transposed = 1 + static_cast<double>(vector_bytes) / (p.x_plane() * vector_bytes > kNear ? 21 : 32);
   return 500 + static_cast<double>(p.n * blocks) * (0.23 * products + transposed * pixels + 50);
 }
 

@@ -9,8 +9,8 @@ template <class T>
 class Winograd final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::products_, Base::taps_, Base::first_,
-      Base::tap_;
+      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::products_,
+      Base::taps_, Base::first_, Base::tap_;
 
  public:
   Winograd(const PassSpec& spec, const Choice<T>& choice) : Base(spec, choice), to_x_(spec.unknown == Unknown::x) {
@@ -276,8 +276,7 @@ namespace {
 // Whether transforms need fewer products than direct sums: tiles may reach beyond the outputs, parts beyond the window.
 bool saves(const winograd::Axes& axes, const Problem& p, const Index3& outputs) {
   Index products = 1;
-  for (std::size_t a = 0; a < 3; ++a)
-    products *= ceil_div(outputs[a], axes[a].tile) * axes[a].products();
+  for (std::size_t a = 0; a < 3; ++a) products *= ceil_div(outputs[a], axes[a].tile) * axes[a].products();
   return products < p.y_plane() * p.taps();
 }
 

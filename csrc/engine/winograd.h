@@ -150,7 +150,8 @@ class Tiled : public GuardedPass {
   }
   // Whether a frequency of a part has products.
   bool uses(const Index3& part, Index frequency) const {
-    return axes_[1].uses(part[1], frequency / axes_[2].points()) && axes_[2].uses(part[2], frequency % axes_[2].points());
+    return axes_[1].uses(part[1], frequency / axes_[2].points()) &&
+           axes_[2].uses(part[2], frequency % axes_[2].points());
   }
   // The numbers, in the window, of the taps of all parts, reversed or not; -1 for taps of the transform that another
   // part has, or none.
@@ -294,8 +295,7 @@ class Tiled : public GuardedPass {
   // Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
   // on wide images; within 15 % of seventeen shapes for F(4x4).
   double products(Index call, Cycles writing) const {
-    return static_cast<double>(products_) / tile_products() *
-           (1 + of_tile(writing) / static_cast<double>(call));
+    return static_cast<double>(products_) / tile_products() * (1 + of_tile(writing) / static_cast<double>(call));
   }
   // Cycles of a tile and vector, relative to a direct pass, which has two products a cycle for each channel on the
   // other side.
