@@ -15,6 +15,7 @@
 namespace convbwd {
 
 constexpr int kMaxColumns = 64;  // of a kernel
+constexpr Index kSameSets = 4096;  // bytes apart: lines that meet in one set of the first-level cache
 
 template <class T>
 std::unique_ptr<Pass> make_pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked);
@@ -105,6 +106,7 @@ class Gather final : public SlottedPass {
     const Index last = channels % (vectors_ * kernels_.lanes);
     return last % kernels_.lanes ? last : 0;
   }
+  bool planes_meet(const View& x) const;
   const GatherKernel<T>& kernel(Index columns) const { return gathering_kernel(kernels_, columns, blocked_); }
   template <class F>
   void each_block(Index columns, F&& f) const;  // f(first column, columns, kernel)
