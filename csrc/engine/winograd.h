@@ -1,7 +1,8 @@
 // Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(4x4, 3x3) (4 times) and F(3x3, 4x4)
-// (4 times) on h and w, or F(1x4, 1x3) (2 times) on w alone; taps along other axes summed directly.
+// (4 times) on h and w, or F(1x2, 1x3) (1.5 times) and F(1x4, 1x3) (2 times) on w alone; taps along other axes summed
+// directly.
 //
-// Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to 16, 36 or 6
+// Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to 4, 6, 16 or 36
 // frequencies, each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk
 // at a time, so that F(2x2, 3x3) is no less accurate than straight sums. What transforms must not mix (values that are
 // not finite, or a few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
