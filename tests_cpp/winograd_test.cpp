@@ -68,7 +68,7 @@ std::vector<std::size_t> transforms_of(const Problem& p) {
   std::vector<std::size_t> numbers;
   for (std::size_t i = 0; i < std::size(kTransforms); ++i) {
     const auto& window = kernel_set<float>(Isa::generic).winograd[i].window;
-    const auto suits = [&](int axis) { return window[axis] == 1 || p.w[1 + axis] >= window[axis] - 1; };
+    const auto suits = [&](int axis) { return window[axis] == 1 || p.w[1 + axis] > 1; };
     if (suits(0) && suits(1)) numbers.push_back(i);
   }
   return numbers;

@@ -192,7 +192,7 @@ class Winograd final : public Tiled<T> {
 
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const T* packed, const Slot& s) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_);
-    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || this->line());
+    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || this->along_w());
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
     const Index tiles = b.tiles();
     for (Index t = 0; t < tiles; ++t) {
@@ -293,7 +293,8 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
   std::unique_ptr<GuardedPass> best;
   for (const WinogradKernels<T>& transforms : kernels.winograd) {
     const bool may = transforms.exact() || spec.precision == Precision::fast;
-    if (!may || (only && &transforms != only)) continue;
+    const bool fits = (transforms.window[0] == 1 || p.w[1] > 1) && (transforms.window[1] == 1 || p.w[2] > 1);
+    if (!may || !fits || (only && &transforms != only)) continue;
     const winograd::Axes axes = winograd::axes_of(p, transforms);
     if (axes[0].parts * axes[1].parts * axes[2].parts > winograd::kMostParts) continue;
     if (!only && !saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y)) continue;

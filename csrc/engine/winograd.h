@@ -280,8 +280,8 @@ class Tiled : public GuardedPass {
   }
   // Six points along an axis, not four.
   bool mixes_more() const { return !transforms_.exact(); }
-  // Along one axis: sums have fewer products, so transforms add more to their error.
-  bool line() const { return axes_[1].points() == 1 || axes_[2].points() == 1; }
+  // Alone: sums have fewer products, so transforms add more to their error.
+  bool along_w() const { return axes_[1].points() == 1; }
   // Of a direct pass, for each tile and pair of channels.
   double tile_products() const {
     return static_cast<double>(spec_.problem.y_plane() * taps_) / static_cast<double>(size_[1] * size_[2] * size_[3]);
@@ -306,7 +306,7 @@ class Tiled : public GuardedPass {
   }
   // The same of tiles, which one axis passes through once, not twice.
   double relative_tiles(Cycles cycles, Index of) const {
-    return relative(cycles, of) * (line() && mixes_more() ? 0.5 : 1);
+    return relative(cycles, of) * (along_w() && mixes_more() ? 0.5 : 1);
   }
   // Source tiles that are transformed for each tile of the outputs.
   double sources() const { return static_cast<double>(source_tiles_) / static_cast<double>(step_.tiles()); }
