@@ -14,7 +14,7 @@
 
 namespace convbwd {
 
-constexpr int kMaxColumns = 64;  // of a kernel
+constexpr int kMaxColumns = 64;    // of a kernel
 constexpr Index kSameSets = 4096;  // bytes apart: lines that meet in one set of the first-level cache
 
 template <class T>

@@ -24,7 +24,7 @@ constexpr Index kLeastChunk = 128;  // of source channels: below, adding up resu
 constexpr Index kAhead = 8;         // channels: the processor does not fetch ahead from page to page
 constexpr Index kMostInPlace = 64;  // rows: their products with sources in place take less time than packing these
 constexpr Index kLeastChunkInPlace = 48;
-constexpr Index kFewSets = 1024;   // that meet in few of its sets
+constexpr Index kFewSets = 1024;  // that meet in few of its sets
 
 template <class T>
 class Pointwise final : public SlottedPass {
