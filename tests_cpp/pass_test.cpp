@@ -288,6 +288,9 @@ TEST(Plans, TakeEveryWay) {
   const Problem deep = problem(1, 1, 200, 33, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem depthwise = problem(1, 2, 1, 1, {1, 190, 200}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem small = problem(40, 10, 1, 1, {1, 9, 9}, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 2, 2});
+  // Planes 4096 bytes apart: a copy pays, but has no room; and its borders are most of it.
+  const Problem meeting = problem(1, 1, 16, 16, {1, 32, 32}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  const Problem apart = problem(1, 1, 19, 5, {1, 1, 4096}, {1, 1, 4}, {1, 1, 1}, {1, 1, 1263});
   constexpr auto lanes = plain_pass<float, make_lanes<float>>;
   for (const Way& way : std::vector<Way>{
            {"weights packed once", Unknown::y, make_gather, wide},
@@ -298,6 +301,9 @@ TEST(Plans, TakeEveryWay) {
            {"weights packed by tasks", Unknown::x, make_gather, wide, DType::float32, 24 << 10},
            {"image in place", Unknown::x, make_gather, wide},
            {"image copied", Unknown::x, make_gather, wide, DType::bfloat16},
+           {"image copied", Unknown::x, make_gather, meeting},
+           {"image in place", Unknown::x, make_gather, meeting, DType::float32, 24 << 10},
+           {"image in place", Unknown::y, make_gather, apart},
            {"chunks of 67 of 200", Unknown::y, make_gather, deep},
            {"4 phase sets", Unknown::x, make_gather, problem(1, 1, 4, 7, {1, 40, 40}, {1, 3, 3}, {1, 2, 2})},
            {"boxes of 40x1x3x3", Unknown::x, make_gather, problem(40, 1, 5, 6, {1, 3, 3}, {1, 2, 2})},

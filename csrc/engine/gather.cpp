@@ -16,9 +16,9 @@ constexpr Index kLeastPixels = 8;                  // one tile of the tallest re
 constexpr Index kLeastChunk = 16;                  // below, a narrower block of channels is better than a shorter sum
 constexpr Index kFewPixels = 128;                  // too few to pay for packing weights that lie dense along columns
 constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products, of an element of a panel
-constexpr double kInPlace = 1.2;  // of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids)
-constexpr Index kFewVectors = 4;  // of columns, whose image is copied where its planes meet in the caches: in place 16
-constexpr Index kLeastMeeting = 9;  // had 0.55 to 0.75 of the speed, 32 0.72 to 0.88, 64 0.9 to 0.96, more 0.85 to 1.1
+constexpr double kInPlace = 1.2;    // of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids)
+constexpr Index kFewVectors = 4;    // of columns: more have products enough while they wait for the image
+constexpr Index kLeastMeeting = 9;  // source channels whose lines do not stay in one set of the first-level cache
 constexpr Index kMinTasks = 8;
 constexpr double kMuchWork = 1 << 24;  // products: 0.15 ms
 
@@ -52,21 +52,31 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   for (const Phase& f : maps_[2].phases) max_streams_ += static_cast<Index>(f.members.size());
 }
 
-// Whether planes of the image fall on the same sets of the caches: the lines that a tile of the kernel reads of many
-// channels then push each other out, for each tap again. Wide blocks have products enough meanwhile.
+// Whether planes lie a multiple of kSameSets apart: the lines that a tile of the kernel reads of many channels push
+// each other out of a cache, for each tap again.
 template <class T>
 bool Gather<T>::planes_meet(const View& x) const {
+  return x.stride[1] != 0 && x.stride[1] * static_cast<Index>(sizeof(T)) % kSameSets == 0;
+}
+
+// Whether a copy of the image takes less time than reading planes that meet: in place 16 columns had 0.55 to 0.75 of
+// the speed, 32 0.72 to 0.88, 64 0.9 to 0.96 with 3x3 windows. Elements are copied with the borders of a box, and read
+// by each tap. (GEMMs gather the image themselves.)
+template <class T>
+bool Gather<T>::copies_pay() {
   Index columns = 0;
   for (const PhaseSet& s : sets_) columns = std::max(columns, s.columns(cd_));
-  return columns <= kFewVectors * kernels_.lanes && cs_ >= kLeastMeeting && max_taps_ > 1 && x.stride[1] != 0 &&
-         x.stride[1] * static_cast<Index>(sizeof(T)) % kSameSets == 0;
+  const Index vectors = ceil_div(columns, kernels_.lanes);
+  set_box(kBoxPixels);
+  return kernels_.any_bstep && vectors <= kFewVectors && cs_ >= kLeastMeeting &&
+         8 * vectors * reached() <= 5 * max_taps_ * box_q_[0] * box_q_[1] * box_q_[2];
 }
 
 // What the formats of the operands allow to do in place.
 template <class T>
 void Gather<T>::lay_out(const Operands& o) {
   const View &d = destination(o), &x = image(o);
-  copy_ = x.dtype != compute_dtype<T> || !x.plain() || planes_meet(x);
+  copy_ = x.dtype != compute_dtype<T> || !x.plain() || (copies_meeting_ && planes_meet(x));
   patches_ = true;
   for (const Phase& f : maps_[2].phases) {
     const auto width = static_cast<Index>(f.members.size());
@@ -313,6 +323,16 @@ void Gather<T>::set_box(Index pixels) {
   boxes_ = ceil_div(n, box_n_) * pixel_boxes(count_, box_q_);
 }
 
+// Pixels of the image that a box reads, or could.
+template <class T>
+Index Gather<T>::reached() const {
+  Index plane = 1;
+  for (int a = 0; a < 3; ++a)
+    plane *= std::min(maps_[a].src,
+                      (box_q_[a] - 1) * maps_[a].src_step + std::max<Index>(1, reach_[a].end - reach_[a].begin));
+  return plane;
+}
+
 template <class T>
 bool Gather<T>::configure(const Tiling& tiling) {
   vectors_ = tiling.vectors;
@@ -321,14 +341,8 @@ bool Gather<T>::configure(const Tiling& tiling) {
   set_box(tiling.pixels);
   prepack_ = tiling.weights == Weights::packed_once;
   weights_in_place_ = tiling.weights == Weights::in_place;
-  if (copy_) {
-    Index plane = 1;
-    for (int a = 0; a < 3; ++a)
-      plane *= std::min(maps_[a].src,
-                        (box_q_[a] - 1) * maps_[a].src_step + std::max<Index>(1, reach_[a].end - reach_[a].begin));
-    // Odd numbers of cache lines, so that planes do not fall on the same cache sets.
-    copy_plane_ = (ceil_div(plane, kernels_.lanes) | 1) * kernels_.lanes;
-  }
+  // Odd numbers of cache lines, so that planes do not fall on the same cache sets.
+  if (copy_) copy_plane_ = (ceil_div(reached(), kernels_.lanes) | 1) * kernels_.lanes;
   Carver slot;
   carve(slot);
   group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
@@ -339,10 +353,17 @@ bool Gather<T>::configure(const Tiling& tiling) {
 
 template <class T>
 bool Gather<T>::plan() {
-  lay_out(densely(spec_.operands));
+  const Operands dense = densely(spec_.operands);
+  copies_meeting_ = planes_meet(image(dense)) && copies_pay();
+  lay_out(dense);
   // Room for two threads where it costs little more. Sums of GEMMs may depend on their shapes, and those on tiles.
   const Index most = kernels_.any_bstep ? std::min<Index>(spec_.threads, 2) : 2;
   Tiling tiling = search(most);
+  if (copies_meeting_ && tiling.weights != Weights::packed_once) {  // what a copy saves is less than its room costs
+    copies_meeting_ = false;
+    lay_out(dense);
+    tiling = search(most);
+  }
   if (most > 1 && (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks))
     if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= 1.5 * one.time) tiling = one;
   if (tiling.time == 0) return false;

@@ -107,6 +107,8 @@ class Gather final : public SlottedPass {
     return last % kernels_.lanes ? last : 0;
   }
   bool planes_meet(const View& x) const;
+  bool copies_pay();
+  Index reached() const;
   const GatherKernel<T>& kernel(Index columns) const { return gathering_kernel(kernels_, columns, blocked_); }
   template <class F>
   void each_block(Index columns, F&& f) const;  // f(first column, columns, kernel)
@@ -151,6 +153,7 @@ class Gather final : public SlottedPass {
   bool one_member_ = true;        // columns are channels
   bool holes_ = false;            // there are positions without taps
   bool copy_ = false;             // image operand through a tile copy
+  bool copies_meeting_ = false;   // so if its planes meet in the caches
   bool member_major_ = false;     // columns ordered [member][channel] rather than [channel][member]
   bool patches_ = false;          // columns of a channel lie side by side along w
   bool direct_ = false;           // positions are dense in the destination: transpose all of them into place

@@ -12,8 +12,8 @@ namespace convbwd {
 namespace {
 
 constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
-constexpr Index kPacking = 64;            // vectors of products that pay for packing a weight: for images of a task
-constexpr double kMuchWork = 1 << 24;     // products of a pass whose rows are cut for kMinTasks: 0.15 ms
+constexpr Index kPacking = 64;         // vectors that a packed weight is to meet: more images share a task until then
+constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache

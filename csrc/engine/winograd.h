@@ -73,8 +73,8 @@ struct Axis {
   Index border() const { return window - 1; }
   Index shift(Index part) const { return part / period * move; }
   Index points() const { return tile + taps - 1; }
-  // Taps [begin, end) of the transform are those of a part. Parts that overlap leave the taps between to the even ones:
-  // so odd ones have neither the first tap nor, unless they are the last, the last one.
+  // Taps [begin, end) of the transform are those of a part. Where parts overlap the even ones have the
+  // taps in common: so odd ones have neither the first tap nor, unless they are the last, the last one.
   Index begin(Index part) const { return part % 2 ? taps - step : 0; }
   Index end(Index part) const { return std::min(window - part * step, part % 2 && part + 1 < parts ? step : taps); }
   // The first frequency of a part is its first tap, the last one its last tap: without those there is no product.
@@ -278,7 +278,7 @@ class Tiled : public GuardedPass {
     const Index widest = kernels_.gather_count * lanes_;
     return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
   }
-  // Six points along an axis, not four.
+  // Six points along an axis.
   bool mixes_more() const { return !transforms_.exact(); }
   // Alone: sums have fewer products, so transforms add more to their error.
   bool along_w() const { return axes_[1].points() == 1; }
@@ -314,7 +314,9 @@ class Tiled : public GuardedPass {
   const KernelSet<T>& kernels_;
   const WinogradKernels<T>& transforms_;
   const Axes axes_;
-  const Index parts_, taps_, frequencies_, products_, lanes_;  // products of a tile and pair of channels
+  const Index parts_, taps_, frequencies_;
+  const Index products_;  // of a tile and a pair of channels, all frequencies and parts
+  const Index lanes_;
   const std::vector<int> tap_;
   Index3 first_{};  // tap u of the transform reads source position destination + first + u
   Box step_{};
