@@ -75,7 +75,7 @@ def workers(processes):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
-    parser.add_argument("--cap", type=int, default=64, metavar="MIB", help="memory for all processes (default: 64)")
+    parser.add_argument("--cap", type=int, default=96, metavar="MIB", help="memory for all processes (default: 96)")
     parser.add_argument("--processes", type=int, default=0, metavar="N", help="of a local cluster (default: none)")
     options = parser.parse_args()
     cap = options.cap * MIB

@@ -218,10 +218,10 @@ def test_volumes_larger_than_memory() -> None:
     sums = []
     for options in ([], ["--processes", "2"]):
         done = subprocess.run(
-            [sys.executable, str(EXAMPLE), "--cap", "48", *options], capture_output=True, text=True, timeout=300
+            [sys.executable, str(EXAMPLE), "--cap", "96", *options], capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
-        assert "volume and gradient: 192 MiB; memory to be taken: 48 MiB" in done.stdout
+        assert "volume and gradient: 384 MiB; memory to be taken: 96 MiB" in done.stdout
         assert "memory for the whole volume at once: False" in done.stdout
         assert "same bits as in memory: True" in done.stdout
         sums.append(re.search("sums of the gradients of weight and bias: (.*)", done.stdout)[1])
