@@ -219,10 +219,12 @@ void register_set(const KernelSet<T>& set) {
     const auto add_winograd = [&](const char* name, auto transform) {
       add(tile + name, winograd<T, decltype(transform)>, set, i, transform);
     };
-    add_winograd("image",
-                 [](W& d) { d.kernels.image(d.frequencies.data(), d.fstep, d.lanes, d.rows, -1, d.width, W::kTiles); });
-    add_winograd("gradient",
-                 [](W& d) { d.kernels.gradient(d.frequencies.data(), d.fstep, d.lanes, d.rows, d.width, W::kTiles); });
+    add_winograd("image", [](W& d) {
+      d.kernels.image(d.frequencies.data(), d.fstep, d.lanes, d.rows, d.lanes, -1, d.width, W::kTiles);
+    });
+    add_winograd("gradient", [](W& d) {
+      d.kernels.gradient(d.frequencies.data(), d.fstep, d.lanes, d.rows, d.lanes, d.width, W::kTiles);
+    });
     add_winograd("weights", [](W& d) {
       d.kernels.weights(d.frequencies.data(), 0, d.fstep, d.weights.data(), W::kMostTaps, W::kMostTaps, d.taps, 1,
                         W::kTiles, d.scratch.data());

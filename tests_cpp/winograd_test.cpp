@@ -49,9 +49,15 @@ std::vector<Problem> problems() {
       problem(1, 1, 32, 34, {3, 9, 11}, {2, 4, 3}, kOne, kOne, {1, 2, 1}),
       problem(3, 1, 70, 40, {1, 1, 61}, {1, 1, 3}, kOne, kOne, {0, 0, 1}),  // one axis
       problem(2, 1, 36, 32, {1, 2, 90}, {1, 2, 25}, kOne, kOne, {0, 1, 12}),
-      problem(1, 1, 33, 48, {1, 12, 15}, {1, 7, 3}, kOne, kOne, {0, 3, 1}),  // other taps directly
-      problem(2, 1, 33, 40, {1, 9, 10}, {1, 2, 2}, kOne, kOne, {0, 1, 0}),   // no tap at the last place
-      problem(1, 2, 16, 17, {4, 6, 7}, {3, 5, 5}, kOne, kOne, {1, 2, 2}),    // few channels
+      problem(1, 1, 33, 48, {1, 12, 15}, {1, 7, 3}, kOne, kOne, {0, 3, 1}),       // other taps directly
+      problem(2, 1, 33, 40, {1, 9, 10}, {1, 2, 2}, kOne, kOne, {0, 1, 0}),        // no tap at the last place
+      problem(1, 2, 16, 17, {4, 6, 7}, {3, 5, 5}, kOne, kOne, {1, 2, 2}),         // few channels
+      problem(2, 1, 33, 40, {1, 13, 18}, {1, 3, 3}, kOne, {1, 2, 2}, {0, 2, 2}),  // sets of rows and columns
+      problem(3, 1, 32, 36, {1, 5, 9}, {1, 3, 2}, kOne, {1, 3, 4}, {0, 2, 5}),    // some with fewer, or none
+      problem(1, 1, 32, 33, {1, 5, 6}, {1, 3, 3}, kOne, {1, 7, 9}, {0, 7, 9}),    // windows mostly in padding
+      problem(1, 2, 33, 32, {6, 7, 8}, {3, 3, 3}, kOne, {2, 2, 3}, {3, 1, 2}),
+      problem(1, 1, 36, 34, {1, 19, 23}, {1, 5, 6}, kOne, {1, 2, 3}, {0, 4, 7}),
+      problem(2, 1, 40, 33, {1, 4, 120}, {1, 2, 7}, kOne, {1, 2, 5}, {0, 1, 15}),
   };
 }
 
@@ -274,11 +280,12 @@ TEST(WinogradPlan, TakesLargeTilesOnlyWhereFastAndCheaper) {
 }
 
 TEST(WinogradPlan, RefusesWhatItCannotServe) {
-  constexpr Index kTooMany = 129;  // parts of a window
+  constexpr Index kTooMany = 129, kTooFar = 65;  // parts of a window, columns from tap to tap
   const Problem good = problem(1, 1, 64, 64, {1, 20, 20}, {1, 3, 3});
   std::vector<Problem> bad(6, good);
   bad.push_back(problem(9, 1, 64, 64, {1, 1, 1}, {1, 3, 3}, kOne, kOne, {0, 1, 1}));  // more products than direct sums
-  bad[0].stride[2] = 2, bad[1].dilation[1] = 2, bad[2].w[0] = kTooMany, bad[3].ci = 15, bad[4].co = 15, bad[5].w[2] = 1;
+  bad[0].stride[2] = 2, bad[1].dilation[2] = kTooFar, bad[2].w[0] = kTooMany, bad[3].ci = 15, bad[4].co = 15,
+  bad[5].w[2] = 1;
   for (const Unknown unknown : kUnknowns) {
     const auto make = [&](const Problem& p, std::size_t budget) {
       constexpr DType f = DType::float32;

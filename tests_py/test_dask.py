@@ -93,15 +93,18 @@ def test_any_chunks(case: Case, algorithm: str, nonfinite: bool, seed: int) -> N
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("precision", ["strict", "default", "fast"])
 @pytest.mark.parametrize(
-    ("channels", "size", "kernel", "stride"),
+    ("channels", "size", "kernel", "stride", "dilation"),
     [
-        ((64, 48), (37, 41), (3, 3), 1),  # Winograd's, or a matrix unit's
-        ((48, 40), (33, 30), (5, 5), 1),
-        ((40, 96), (30, 35), (2, 2), 2),  # patches
-        ((33, 64), (31, 29), (3, 3), 2),
-        ((32, 33), (11, 13, 12), (3, 3, 3), 1),
-        ((64, 64), (200,), (3,), 1),
-        ((128, 320), (12, 13), (5, 5), 1),  # a matrix unit's by pixels
+        ((64, 48), (37, 41), (3, 3), 1, 1),  # Winograd's, or a matrix unit's
+        ((48, 40), (33, 30), (5, 5), 1, 1),
+        ((64, 48), (42, 60), (7, 7), 1, 1),
+        ((64, 64), (61, 50), (3, 3), 1, (2, 3)),
+        ((40, 96), (30, 35), (2, 2), 2, 1),  # patches
+        ((33, 64), (31, 29), (3, 3), 2, 1),
+        ((32, 33), (11, 13, 12), (3, 3, 3), 1, 1),
+        ((64, 64), (200,), (3,), 1, 1),
+        ((64, 64), (200,), (7,), 1, 3),
+        ((128, 320), (12, 13), (5, 5), 1, 1),  # a matrix unit's by pixels
     ],
 )
 def test_many_channels(
@@ -110,6 +113,7 @@ def test_many_channels(
     size: tuple[int, ...],
     kernel: tuple[int, ...],
     stride: int,
+    dilation: int | tuple[int, ...],
     precision: str,
     transposed: bool,
 ) -> None:
@@ -117,7 +121,7 @@ def test_many_channels(
     ci, co = channels
     x = rng.standard_normal((2, ci, *size), np.float32)
     w = rng.standard_normal((ci, co, *kernel) if transposed else (co, ci, *kernel), np.float32)
-    options = {"stride": stride, "padding": 1, "transposed": transposed, "precision": precision}
+    options = {"stride": stride, "padding": 1, "dilation": dilation, "transposed": transposed, "precision": precision}
     options |= {"algorithm": ALGORITHMS[0]}
     dy = rng.standard_normal(convbwd.convolution(x, w, **options).shape, np.float32)
     expected = convbwd.convolution_backward(dy, x, w, output_mask=(True, False, False), **options)[0]

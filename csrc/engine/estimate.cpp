@@ -91,6 +91,21 @@ bool along_pixels(const PassSpec& spec, Index width, int lanes, int rows_mr) {
   return rows < (strided > 1 ? 1.1 : 1) * gathered + kTransposed * result;
 }
 
+double products_inside(const Problem& p) {
+  if (p.dilation == Index3{1, 1, 1}) return static_cast<double>(p.y_plane() * p.taps());
+  double products = 1;
+  for (std::size_t a = 0; a < 3; ++a) {
+    Index inside = 0;
+    for (Index t = 0; t < p.w[a]; ++t) {
+      const Index at = p.pad_before[a] - t * p.dilation[a];  // reached by the first output
+      const Index end = std::min(p.y[a], ceil_div(p.x[a] + at, p.stride[a]));
+      inside += std::max<Index>(0, end - std::max<Index>(0, ceil_div(at, p.stride[a])));
+    }
+    products *= static_cast<double>(inside);
+  }
+  return products;
+}
+
 double direct_nanoseconds(const PassSpec& spec, int lanes) {
   const Problem& p = spec.problem;
   if (p.depthwise()) return depthwise_nanoseconds(spec, lanes);
@@ -100,7 +115,8 @@ double direct_nanoseconds(const PassSpec& spec, int lanes) {
   const double w = static_cast<double>(p.groups * p.ci * p.co * p.taps());
   const Index columns = spec.unknown == Unknown::x ? p.ci : p.co;
   const double wasted = static_cast<double>(round_up(columns, lanes)) / static_cast<double>(columns);
-  double time = p.products() / lanes * 0.18 * (columns > lanes ? wasted : 1);
+  double time =
+      images * static_cast<double>(p.ci * p.co) * products_inside(p) / lanes * 0.18 * (columns > lanes ? wasted : 1);
   // Pixels of a row near its ends have taps of their own: those of a few rows do not fill the kernel's tile.
   if (spec.unknown != Unknown::w && p.stride[2] == 1) {
     const Index ends = std::min(p.y[2], (p.w[2] - 1) * p.dilation[2]), rows = p.n * p.y[0] * p.y[1];

@@ -17,7 +17,8 @@ class Winograd final : public Tiled<T> {
     const Problem& p = spec_.problem;
     cs_ = to_x_ ? p.co : p.ci;
     cd_ = to_x_ ? p.ci : p.co;
-    for (std::size_t a = 0; a < 3; ++a) first_[a] = to_x_ ? p.pad_before[a] - (p.w[a] - 1) : -p.pad_before[a];
+    for (std::size_t a = 0; a < 3; ++a)
+      first_[a] = to_x_ ? p.pad_before[a] - (p.w[a] - 1) * p.dilation[a] : -p.pad_before[a];
     width_ = this->panel_width(cd_);
     panels_ = ceil_div(cd_, width_);
   }
@@ -39,7 +40,7 @@ class Winograd final : public Tiled<T> {
   // Time relative to a direct pass: products, transforms of tiles and results, weights. Few tiles wait for weights that
   // all boxes share. The sum was too hopeful by so much on average.
   double relative_time() const override {
-    const Index tiles = step_.tiles();
+    const Index tiles = this->tiles(step_);
     const double waiting = prepack_ ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
     const double narrow = width_ == lanes_ ? 1.35 : 1;  // one vector; direct passes have more rows then
     return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_, {7, 7}) +
@@ -126,7 +127,7 @@ class Winograd final : public Tiled<T> {
     chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : ceil_div(cs_, ceil_div(cs_, most)), lanes_);
     ustep_ = pitch((prepack ? cs_ : chunk_) * parts_ * width_);
     vstep_ = pitch(ceil_div(cs_, chunk_) * source_tiles_ * chunk_);
-    mstep_ = pitch(step_.tiles() * width_);
+    mstep_ = pitch(this->tiles(step_) * width_);
     Carver shared, slot;
     carve_shared(shared);
     carve(slot);
@@ -145,7 +146,7 @@ class Winograd final : public Tiled<T> {
     if (!prepack_) s.u = carver.take<T>(frequencies_ * ustep_);
     s.m = carver.take<T>(frequencies_ * mstep_);
     s.pixels =
-        carver.take<T>(std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * step_.tiles() * width_));
+        carver.take<T>(std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * this->tiles(step_) * width_));
     s.weights = carver.take<T>(kWeightBlock * taps_ * width_ + lanes_);
     s.taps = carver.take<T>(round_up(taps_, lanes_) * lanes_);
     s.lines = carver.take<T>(kStoreRows * lanes_);
@@ -184,19 +185,20 @@ class Winograd final : public Tiled<T> {
   bool transform(const Operands& o, Index g, const Box& b, Index vector, T* pixels, T* v) const {
     const Index c = vector * lanes_;
     v += c / chunk_ * source_tiles_ * chunk_ + c % chunk_;
-    return this->each_row(to_x_ ? o.y : o.x, g * cs_ + c, std::min(lanes_, cs_ - c), b, true, pixels,
-                          [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
-                            transforms_.image(v + tile * chunk_, vstep_, chunk_, rows, first, width, tiles);
-                          });
+    return this->each_line(to_x_ ? o.y : o.x, g * cs_ + c, std::min(lanes_, cs_ - c), b, true, pixels,
+                           [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
+                             transforms_.image(v + tile * chunk_, vstep_, chunk_, rows, axes_[2].spread * lanes_, first,
+                                               width, tiles);
+                           });
   }
 
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const T* packed, const Slot& s) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_);
     const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || this->along_w());
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
-    const Index tiles = b.tiles();
+    const Index tiles = this->tiles(b);
     for (Index t = 0; t < tiles; ++t) {
-      row[t] = this->at(b, t / b.w / b.h / b.d, t / b.w / b.h % b.d, t / b.w % b.h, t % b.w) * chunk_;
+      row[t] = (this->line_at(b, t / b.w) + t % b.w) * chunk_;
       crow[t] = t * columns;
     }
     Segment segments[kMostParts];
@@ -223,22 +225,27 @@ class Winograd final : public Tiled<T> {
   }
 
   bool store(const Operands& o, Index g, const Box& b, Index panel, const Slot& s) const {
-    const View& d = to_x_ ? o.x : o.y;
+    const auto of_set = this->rows_of(to_x_ ? o.x : o.y, b, false);
+    const View& d = of_set.image;
+    const Index spread = axes_[2].spread;
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_),
                 channel = g * cd_ + panel * width_;
-    Window w = this->window(d, b, false);
+    Window w = this->window(of_set, b, false);
+    if (w.size[3] == 0) return true;  // one row less than other sets have
     const Index row = w.size[4] * columns, plane = w.size[3] * row;
     bool good = true;
     const T* m = s.m;
     for (Index i = 0; i < b.n * b.d; ++i)
-      for (Index h = 0; h < b.h; ++h, m += b.w * columns)
+      for (Index line = 0; line < this->lines(b); ++line, m += b.w * columns)
         for (Index j = 0; j < columns; j += lanes_) {
           T* rows[kMostRows];
+          const Index set = line % spread;
           for (Index r = 0; r < axes_[1].tile; ++r) {
-            const Index y = axes_[1].tile * h + r;
-            rows[r] = y < w.size[3] ? s.pixels + i * plane + y * row + j : nullptr;
+            const Index y = axes_[1].tile * (line / spread) + r;
+            rows[r] = y < w.size[3] ? s.pixels + i * plane + y * row + set * columns + j : nullptr;
           }
-          good &= transforms_.output(rows, columns, w.size[4], m + j, mstep_, columns, b.w);
+          good &= transforms_.output(rows, spread * columns, ceil_div(w.size[4] - set, spread), m + j, mstep_, columns,
+                                     b.w);
         }
     if (o.bias.data) {
       load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
@@ -276,8 +283,9 @@ namespace {
 // Whether transforms need fewer products than direct sums: tiles may reach beyond the outputs, parts beyond the window.
 bool saves(const winograd::Axes& axes, const Problem& p, const Index3& outputs) {
   Index products = 1;
-  for (std::size_t a = 0; a < 3; ++a) products *= ceil_div(outputs[a], axes[a].tile) * axes[a].products();
-  return products < p.y_plane() * p.taps();
+  for (std::size_t a = 0; a < 3; ++a)
+    products *= winograd::tiles_of(axes[a], outputs[a]) * axes[a].spread * axes[a].products();
+  return static_cast<double>(products) < products_inside(p);
 }
 
 }  // namespace
@@ -286,7 +294,8 @@ template <class T>
 std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
                                            const WinogradKernels<T>* only) {
   const Problem& p = spec.problem;
-  if (p.stride != Index3{1, 1, 1} || p.dilation != Index3{1, 1, 1} || std::min(p.ci, p.co) < winograd::kLeastChannels)
+  if (p.stride != Index3{1, 1, 1} || p.dilation[2] > winograd::kMostSpread ||
+      std::min(p.ci, p.co) < winograd::kLeastChannels)
     return nullptr;
   const bool to_w = spec.unknown == Unknown::w;
   std::shared_ptr<const Pass> direct;

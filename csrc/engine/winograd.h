@@ -8,7 +8,9 @@
 // not finite, or a few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
 //
 // Larger windows are cut into parts of as many taps as the transform has, whose products are summed as frequencies: a
-// part reads the tiles that lie as far away as it does itself.
+// part reads the tiles that lie as far away as it does itself. Spread windows (dilation) are dense ones over every
+// second, say, pixel: a tile has outputs as far apart as the taps. Boxes hold tiles of every such set of columns, and
+// of one set of rows.
 //
 // winograd.cpp computes images (unknown x and y), winograd_weights.cpp weights (unknown w).
 #pragma once
@@ -35,13 +37,14 @@ constexpr Index kMinTasks = 8;
 constexpr Index kStoreRows = 64;
 constexpr Index kMostRows = 6;        // that a tile reads
 constexpr Index kMostParts = 128;     // of a window
+constexpr Index kMostSpread = 64;     // sets of columns, which are tiles of a box
 constexpr Index kLeastChannels = 16;  // transforms of fewer cost more than they save
 constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
 
-// Tiles [h0, h0 + h) x [w0, w0 + w) of outputs [d0, d0 + d) of images [n0, n0 + n).
+// Tiles [h0, h0 + h) x [w0, w0 + w) of outputs [d0, d0 + d) of images [n0, n0 + n), for rows `set`, set + spread, ...
+// and all sets of columns.
 struct Box {
-  Index n0, n, d0, d, h0, h, w0, w;
-  Index tiles() const { return n * d * h * w; }
+  Index n0, n, d0, d, h0, h, w0, w, set;
 };
 
 // The part of an image that a box touches.
@@ -59,18 +62,21 @@ inline Index even_part(Index size, Index most) {
 struct Axis {
   Index tile, taps;     // outputs of a tile, taps of the transform
   Index window;         // taps of the problem
+  Index spread, apart;  // pixels between outputs of a tile; between parts of one tap, which are summed directly
   Index step, parts;    // more than `taps` apart would leave some out
   Index period, grids;  // part i reads grid i % period, which begins as far in the image as part i % period
   Index move, more;     // by i / period * move tiles; tiles beyond those of the outputs
 
-  Axis(Index tile_, Index taps_, Index window_) : tile(tile_), taps(taps_), window(window_) {
-    const auto parts_of = [&](Index apart) { return ceil_div(std::max<Index>(0, window - taps), apart) + 1; };
+  Axis(Index tile_, Index taps_, Index window_, Index dilation) : tile(tile_), taps(taps_), window(window_) {
+    spread = points() > 1 ? dilation : 1, apart = dilation / spread;
+    const auto parts_of = [&](Index far) { return ceil_div(std::max<Index>(0, window - taps), far) + 1; };
     step = tile <= taps && parts_of(tile) == parts_of(taps) ? tile : taps;
     parts = parts_of(step);
     period = tile / std::gcd(step, tile), grids = std::min(period, parts);
-    move = step * period / tile, more = (parts - 1) / period * move;
+    move = step * period / tile * apart, more = (parts - 1) / period * move;
   }
-  Index border() const { return window - 1; }
+  // Pixels that so many tiles side by side read, or outputs that they have; of each set.
+  Index pixels(Index tiles, bool source) const { return tile * tiles + (source ? (window - 1) * apart : 0); }
   Index shift(Index part) const { return part / period * move; }
   Index points() const { return tile + taps - 1; }
   // Taps [begin, end) of the transform are those of a part. Where parts overlap the even ones have the
@@ -92,9 +98,12 @@ using Axes = std::array<Axis, 3>;
 
 template <class T>
 Axes axes_of(const Problem& p, const WinogradKernels<T>& transforms) {
-  return {Axis(1, 1, p.w[0]), Axis(transforms.tile[0], transforms.window[0], p.w[1]),
-          Axis(transforms.tile[1], transforms.window[1], p.w[2])};
+  return {Axis(1, 1, p.w[0], p.dilation[0]), Axis(transforms.tile[0], transforms.window[0], p.w[1], p.dilation[1]),
+          Axis(transforms.tile[1], transforms.window[1], p.w[2], p.dilation[2])};
 }
+
+// Tiles that cover so many outputs, of each set.
+inline Index tiles_of(const Axis& axis, Index outputs) { return ceil_div(outputs, axis.spread * axis.tile); }
 
 /// What a pass is made with.
 template <class T>
@@ -119,16 +128,19 @@ class Tiled : public GuardedPass {
         lanes_(kernels_.lanes),
         tap_(list_taps(spec.unknown == Unknown::x)) {}
   double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_.lanes); }
-  Index3 tile() const override { return {step_.d, axes_[1].tile * step_.h, axes_[2].tile * step_.w}; }
+  Index3 tile() const override {
+    return {step_.d, axes_[1].spread * axes_[1].tile * step_.h, axes_[2].spread * axes_[2].tile * step_.w};
+  }
 
  protected:
   // To that of a direct pass.
   virtual double relative_time() const = 0;
   // Cuts the outputs of n images into boxes of about so many tiles; neighbours along d share source planes.
   void cut(Index n, const Index3& out, Index tiles) {
-    const Index size[4] = {n, out[0], ceil_div(out[1], axes_[1].tile), ceil_div(out[2], axes_[2].tile)};
+    const Index size[4] = {n, out[0], tiles_of(axes_[1], out[1]), tiles_of(axes_[2], out[2])};
     Index* const step[4] = {&step_.n, &step_.d, &step_.h, &step_.w};
-    *step[1] = axes_[0].parts > 1 ? even_part(size[1], 4) : 1;
+    tiles /= axes_[2].spread;
+    *step[1] = axes_[0].parts > 1 ? even_part(size[1], std::min<Index>(4, tiles)) : 1;
     Index room = tiles / *step[1];
     room /= *step[3] = even_part(size[3], room);
     room /= *step[2] = even_part(size[2], room);
@@ -138,13 +150,23 @@ class Tiled : public GuardedPass {
     }
     *step[0] = step_.d == size[1] && step_.h == size[2] && step_.w == size[3] ? even_part(size[0], room) : 1;
     for (int a = 0; a < 4; ++a) size_[a] = size[a], count_[a] = ceil_div(size[a], *step[a]);
-    boxes_ = count_[0] * count_[1] * count_[2] * count_[3];
+    sets_ = std::min(axes_[1].spread, out[1]);
+    boxes_ = count_[0] * count_[1] * count_[2] * count_[3] * sets_;
     grid_tiles_ = at(step_, step_.n, 0, 0, 0);
     source_tiles_ = axes_[1].grids * axes_[2].grids * grid_tiles_;
   }
+  // Lines of tiles side by side: a row of tiles has one for each set of columns.
+  Index lines(const Box& b) const { return b.h * axes_[2].spread; }
+  Index tiles(const Box& b) const { return b.n * b.d * lines(b) * b.w; }
   // The number of a tile of a box in a grid of source tiles.
-  Index at(const Box& b, Index n, Index d, Index h, Index w) const {
-    return ((n * (b.d + axes_[0].more) + d) * (b.h + axes_[1].more) + h) * (b.w + axes_[2].more) + w;
+  Index at(const Box& b, Index n, Index d, Index line, Index w) const {
+    return ((n * (b.d + axes_[0].more) + d) * (b.h + axes_[1].more) * axes_[2].spread + line) * (b.w + axes_[2].more) +
+           w;
+  }
+  // The same of the first tile of a line of the box, counted over all planes of outputs.
+  Index line_at(const Box& b, Index line) const {
+    const Index plane = line / lines(b);
+    return at(b, plane / b.d, plane % b.d, line % lines(b), 0);
   }
   Index3 part(Index i) const {
     return {i / axes_[2].parts / axes_[1].parts, i / axes_[2].parts % axes_[1].parts, i % axes_[2].parts};
@@ -173,65 +195,87 @@ class Tiled : public GuardedPass {
   // How far the source tiles of a part lie from those of the first.
   Index offset(const Box& b, const Index3& part) const {
     const Index grid = part[1] % axes_[1].period * axes_[2].grids + part[2] % axes_[2].period;
-    return grid * grid_tiles_ + at(b, 0, axes_[0].shift(part[0]), axes_[1].shift(part[1]), axes_[2].shift(part[2]));
+    return grid * grid_tiles_ +
+           at(b, 0, axes_[0].shift(part[0]), axes_[1].shift(part[1]) * axes_[2].spread, axes_[2].shift(part[2]));
   }
   Box box(Index i) const {
     Index at[4];
+    const Index set = i % sets_;
+    i /= sets_;
     const Index step[4] = {step_.n, step_.d, step_.h, step_.w};
     for (int a = 3; a >= 0; --a) at[a] = i % count_[a] * step[a], i /= count_[a];
     const auto part = [&](int a) { return std::min(step[a], size_[a] - at[a]); };
-    return {at[0], part(0), at[1], part(1), at[2], part(2), at[3], part(3)};
+    return {at[0], part(0), at[1], part(1), at[2], part(2), at[3], part(3), set};
+  }
+  // The rows of an image that a box reads or writes, and where its tap 0 is among them: at row tile*h0 + `first` and
+  // column spread*tile*w0 + first of the plane d0 + first.
+  struct Rows {
+    View image;
+    Index3 first;
+  };
+  Rows rows_of(const View& image, const Box& b, bool source) const {
+    Rows r{image, source ? first_ : Index3{}};
+    const Index spread = axes_[1].spread, at = b.set + r.first[1], row = at - floor_div(at, spread) * spread;
+    r.first[1] = floor_div(at, spread);
+    r.image.data = advance(image.data, image.dtype, row * image.stride[3]);
+    r.image.size[3] = std::max<Index>(0, ceil_div(image.size[3] - row, spread));
+    r.image.stride[3] *= spread;
+    return r;
   }
   // The pixels that the tiles of a box read of a source image, or their outputs.
-  Window window(const View& v, const Box& b, bool source) const {
+  Window window(const Rows& r, const Box& b, bool source) const {
     Window s;
-    const Index begin[3] = {b.d0, b.h0, b.w0}, count[3] = {b.d, b.h, b.w};
+    const Index5& size = r.image.size;
+    const Index begin[3] = {b.d0, b.h0, b.w0 * axes_[2].spread}, count[3] = {b.d, b.h, b.w};
     Index5 lo{b.n0}, extent{b.n};
     for (std::size_t a = 0; a < 3; ++a) {
-      lo[2 + a] = axes_[a].tile * begin[a] + (source ? first_[a] : 0);
-      extent[2 + a] = axes_[a].tile * count[a] + (source ? axes_[a].border() : 0);
+      lo[2 + a] = axes_[a].tile * begin[a] + r.first[a];
+      extent[2 + a] = axes_[a].pixels(count[a], source) * (a == 2 ? axes_[2].spread : 1);
     }
     for (std::size_t a = 0; a < 5; ++a) {
-      s.at[a] = std::clamp<Index>(lo[a], 0, v.size[a]);
-      s.size[a] = std::clamp<Index>(lo[a] + extent[a], s.at[a], v.size[a]) - s.at[a];
+      s.at[a] = std::clamp<Index>(lo[a], 0, size[a]);
+      s.size[a] = std::clamp<Index>(lo[a] + extent[a], s.at[a], size[a]) - s.at[a];
     }
     return s;
   }
   // Elements for one vector of channels of the largest window, and a row of zeros.
   Index window_elements() const {
-    const auto pixels = [&](std::size_t a, Index count) { return axes_[a].tile * count + axes_[a].border(); };
-    return (step_.n * pixels(0, step_.d) * pixels(1, step_.h) + 1) * pixels(2, step_.w) * lanes_;
+    const Index rows = step_.n * axes_[0].pixels(step_.d, true) * axes_[1].pixels(step_.h, true);
+    return (rows + 1) * axes_[2].spread * axes_[2].pixels(step_.w, true) * lanes_;
   }
 
-  // Brings in channels [c, c + live) of a box and calls f(rows, first column, width, tile, tiles) for every row of its
+  // Brings in channels [c, c + live) of a box and calls f(rows, first column, width, tile, tiles) for every line of its
   // tiles, in all grids if they are source tiles. Returns whether transforms may mix the values.
   template <class F>
-  bool each_row(const View& image, Index c, Index live, const Box& b, bool source, T* pixels, F&& f) const {
-    const Window s = window(image, b, source);
+  bool each_line(const View& image, Index c, Index live, const Box& b, bool source, T* pixels, F&& f) const {
+    const Rows of_set = rows_of(image, b, source);
+    const Window s = window(of_set, b, source);
     const auto grids = [&](std::size_t a) { return source ? axes_[a].grids : 1; };
     const auto tiles = [&](std::size_t a, Index count) { return count + (source ? axes_[a].more : 0); };
-    const Index3 first = source ? first_ : Index3{};
+    const Index3& first = of_set.first;
+    const Index spread = axes_[2].spread, left = spread * axes_[2].tile * b.w0 + first[2] - s.at[4];
     const Index height = axes_[1].tile + (source ? axes_[1].taps - 1 : 0);
     const Index row = s.size[4] * lanes_, plane = s.size[3] * row, volume = s.size[2] * plane;
     T* const zeros = pixels + s.size[0] * volume;
     std::fill(live < lanes_ ? pixels : zeros, zeros + row, T{});
     Window from = s;
     from.at[1] = c, from.size[1] = live;
-    copy_in(kernels_, pixels, {volume, 1, plane, row, lanes_}, image.at(from.at, from.size));
+    copy_in(kernels_, pixels, {volume, 1, plane, row, lanes_}, of_set.image.at(from.at, from.size));
     for (Index grid = 0; grid < grids(1) * grids(2); ++grid) {
-      const Index down = first[1] + grid / grids(2) * axes_[1].step, right = first[2] + grid % grids(2) * axes_[2].step;
+      const Index down = first[1] + grid / grids(2) * axes_[1].step, right = grid % grids(2) * axes_[2].step;
       Index tile = grid * grid_tiles_;
       for (Index n = 0; n < b.n; ++n)
         for (Index i = 0; i < tiles(0, b.d); ++i)
-          for (Index h = 0; h < tiles(1, b.h); ++h, tile += tiles(2, b.w)) {
+          for (Index line = 0; line < tiles(1, b.h) * spread; ++line, tile += tiles(2, b.w)) {
             const T* rows[kMostRows];
-            const Index d = b.d0 + first[0] + i - s.at[2];
+            const Index d = b.d0 + first[0] + i - s.at[2], h = line / spread;
+            const Index at = left + line % spread, set = at - floor_div(at, spread) * spread;
             for (Index j = 0; j < height; ++j) {
               const Index y = axes_[1].tile * (b.h0 + h) + down + j - s.at[3];
               const bool inside = d >= 0 && d < s.size[2] && y >= 0 && y < s.size[3];
-              rows[j] = inside ? pixels + n * volume + d * plane + y * row : zeros;
+              rows[j] = (inside ? pixels + n * volume + d * plane + y * row : zeros) + set * lanes_;
             }
-            f(rows, axes_[2].tile * b.w0 + right - s.at[4], s.size[4], tile, tiles(2, b.w));
+            f(rows, floor_div(at, spread) + right, ceil_div(s.size[4] - set, spread), tile, tiles(2, b.w));
           }
     }
     return static_cast<double>(kernels_.peak(pixels, zeros - pixels)) <= kPeak;
@@ -284,7 +328,8 @@ class Tiled : public GuardedPass {
   bool along_w() const { return axes_[1].points() == 1; }
   // Of a direct pass, for each tile and pair of channels.
   double tile_products() const {
-    return static_cast<double>(spec_.problem.y_plane() * taps_) / static_cast<double>(size_[1] * size_[2] * size_[3]);
+    return products_inside(spec_.problem) /
+           static_cast<double>(size_[1] * sets_ * size_[2] * size_[3] * axes_[2].spread);
   }
   // A number for F(2x2, 3x3), and one for F(4x4, 3x3).
   struct Cycles {
@@ -309,7 +354,7 @@ class Tiled : public GuardedPass {
     return relative(cycles, of) * (along_w() && mixes_more() ? 0.5 : 1);
   }
   // Source tiles that are transformed for each tile of the outputs.
-  double sources() const { return static_cast<double>(source_tiles_) / static_cast<double>(step_.tiles()); }
+  double sources() const { return static_cast<double>(source_tiles_) / static_cast<double>(tiles(step_)); }
 
   const KernelSet<T>& kernels_;
   const WinogradKernels<T>& transforms_;
@@ -320,7 +365,7 @@ class Tiled : public GuardedPass {
   const std::vector<int> tap_;
   Index3 first_{};  // tap u of the transform reads source position destination + first + u
   Box step_{};
-  Index size_[4]{}, count_[4]{}, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;
+  Index size_[4]{}, count_[4]{}, sets_ = 1, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;
 };
 
 /// Of class P; null where it does not fit the budget.

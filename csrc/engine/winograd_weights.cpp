@@ -33,10 +33,10 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double relative_time() const override {
-    return 0.95 * (this->products(step_.tiles(), {10, 10}) +
+    return 0.95 * (this->products(this->tiles(step_), {10, 10}) +
                    this->sources() * this->relative_tiles({110, 520}, panels_ * width_) +
                    this->relative_tiles({90, 400}, rows_) +
-                   static_cast<double>(parts_) * this->relative({100, 225}, boxes_ * step_.tiles()));
+                   static_cast<double>(parts_) * this->relative({100, 225}, boxes_ * this->tiles(step_)));
   }
 
   std::string explain() const override {
@@ -94,7 +94,7 @@ class WinogradWeights final : public Tiled<T> {
     const Index all = ceil_div(p.co, width_);
     panels_ = ceil_div(all, ceil_div(all, std::max<Index>(1, block / width_)));
     vstep_ = pitch(source_tiles_ * rows_);
-    bstep_ = pitch(step_.tiles() * width_);
+    bstep_ = pitch(this->tiles(step_) * width_);
     cstep_ = pitch(rows_ * width_);
     const Index results = p.groups * ceil_div(p.ci, rows_) * ceil_div(p.co, panels_ * width_);
     slabs_ = 1;
@@ -130,21 +130,22 @@ class WinogradWeights final : public Tiled<T> {
   // Adds the sums over the tiles of a box to c[panel][part][frequency][input channel][column].
   bool add(const Operands& o, const Block& r, const Box& b, const Slot& s, T* c, bool accumulate) const {
     const Problem& p = spec_.problem;
+    const Index apart = axes_[2].spread * lanes_;  // pixels of a set of columns
     bool good = true;
     for (Index m = 0; m < r.m; m += lanes_)
-      good &= this->each_row(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
-                             [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
-                               transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows, first,
-                                                 width, tiles);
-                             });
+      good &= this->each_line(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
+                              [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
+                                transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows, apart,
+                                                  first, width, tiles);
+                              });
     for (Index n = 0; n < r.n; n += lanes_) {
       const Index columns = panel_columns(r, n / width_);
       good &=
-          this->each_row(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
-                         [&](const T* const* rows, Index, Index width, Index tile, Index tiles) {
-                           transforms_.gradient(s.b + n / width_ * frequencies_ * bstep_ + tile * columns + n % width_,
-                                                bstep_, columns, rows, width, tiles);
-                         });
+          this->each_line(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
+                          [&](const T* const* rows, Index, Index width, Index tile, Index tiles) {
+                            transforms_.gradient(s.b + n / width_ * frequencies_ * bstep_ + tile * columns + n % width_,
+                                                 bstep_, columns, rows, apart, width, tiles);
+                          });
     }
     std::ptrdiff_t row[kMostChannels], crow[kMostChannels];
     Segment segments[kMostTiles];
@@ -160,9 +161,8 @@ class WinogradWeights final : public Tiled<T> {
         const Index3 of_window = this->part(part);
         const Index first = this->offset(b, of_window);
         for (Index i = 0; i < runs.count; ++i) {
-          const Index tile = i * runs.size, line = tile / b.w;
-          segments[i] = {(first + this->at(b, line / b.h / b.d, line / b.h % b.d, line % b.h, 0)) * lanes_,
-                         tile * columns, runs.size};
+          const Index tile = i * runs.size;
+          segments[i] = {(first + this->line_at(b, tile / b.w)) * lanes_, tile * columns, runs.size};
         }
         for (Index f = 0; f < frequencies_; ++f) {
           T* const to = c + ((panel * parts_ + part) * frequencies_ + f) * cstep_;
@@ -184,10 +184,10 @@ class WinogradWeights final : public Tiled<T> {
   };
   Runs runs_of(const Box& b) const {
     Index size = b.w;
-    if (axes_[2].more == 0) size *= b.h;
+    if (axes_[2].more == 0) size *= this->lines(b);
     if (axes_[2].more == 0 && axes_[1].more == 0) size *= b.d;
-    if (this->at(b, 1, 0, 0, 0) == b.d * b.h * b.w) size *= b.n;
-    return {size, b.tiles() / size};
+    if (this->at(b, 1, 0, 0, 0) == b.d * this->lines(b) * b.w) size *= b.n;
+    return {size, this->tiles(b) / size};
   }
 
   bool store(const Operands& o, const Block& r, const T* c, const Slot& s) const {

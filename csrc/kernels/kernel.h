@@ -88,11 +88,12 @@ struct WinogradKernels {
   /// Whether transforms are sums and halves: at most four points along an axis.
   constexpr bool exact() const { return tile[0] + window[0] <= 5 && tile[1] + window[1] <= 5; }
   /// Tiles of tile[0] + window[0] - 1 rows, the first from column `first` on, each tile[1] columns after the last one.
-  void (*image)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t first,
-                std::int64_t width, std::int64_t tiles);
+  /// Columns are `apart` elements apart.
+  void (*image)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::ptrdiff_t apart,
+                std::int64_t first, std::int64_t width, std::int64_t tiles);
   /// Tiles of tile[0] rows of the gradient of outputs.
-  void (*gradient)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t width,
-                   std::int64_t tiles);
+  void (*gradient)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::ptrdiff_t apart,
+                   std::int64_t width, std::int64_t tiles);
   /// The parts, `pstep` elements apart, of windows w[channel*ldw + tap], read in whole vectors from the first tap on. A
   /// part takes window[0] * window[1] taps by their numbers, zeros where they are negative. `scratch` is room for the
   /// taps of a vector of channels, in whole vectors.

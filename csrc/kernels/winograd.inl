@@ -63,8 +63,8 @@ INLINE void winograd_sums(const V<T>* v, V<T>* g) {
 }
 
 template <class T>
-INLINE V<T> winograd_pixel(const T* row, std::int64_t column, std::int64_t width) {
-  return column >= 0 && column < width ? loadu(row + column * Vec<T>::lanes) : V<T>{};
+INLINE V<T> winograd_pixel(const T* row, std::ptrdiff_t apart, std::int64_t column, std::int64_t width) {
+  return column >= 0 && column < width ? loadu(row + column * apart) : V<T>{};
 }
 
 template <class T>
@@ -81,12 +81,12 @@ template <class T, int MH, int MW, int KH, int KW>
 struct Winograd {
   static constexpr int NH = MH + KH - 1, NW = MW + KW - 1, L = Vec<T>::lanes;
 
-  static void image(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t first,
-                    std::int64_t width, std::int64_t tiles) {
+  static void image(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::ptrdiff_t apart,
+                    std::int64_t first, std::int64_t width, std::int64_t tiles) {
     V<T> c[NW][NH];  // columns of a tile, transformed; the next tile shares the last ones
     const auto column = [&](V<T>* out, std::int64_t x) {
       V<T> d[NH];
-      UNROLL for (int i = 0; i < NH; ++i) d[i] = winograd_pixel(row[i], x, width);
+      UNROLL for (int i = 0; i < NH; ++i) d[i] = winograd_pixel(row[i], apart, x, width);
       winograd_image<T, NH>(d, out);
     };
     UNROLL for (int j = 0; j < KW - 1; ++j) column(c[j], first + j);
@@ -102,13 +102,13 @@ struct Winograd {
     }
   }
 
-  static void gradient(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::int64_t width,
-                       std::int64_t tiles) {
+  static void gradient(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::ptrdiff_t apart,
+                       std::int64_t width, std::int64_t tiles) {
     for (std::int64_t t = 0; t < tiles; ++t, v += tstep) {
       V<T> c[MW][NH];
       UNROLL for (int j = 0; j < MW; ++j) {
         V<T> d[MH];
-        UNROLL for (int i = 0; i < MH; ++i) d[i] = winograd_pixel(row[i], MW * t + j, width);
+        UNROLL for (int i = 0; i < MH; ++i) d[i] = winograd_pixel(row[i], apart, MW * t + j, width);
         winograd_values<T, NH, MH, false>(d, c[j]);
       }
       UNROLL for (int i = 0; i < NH; ++i) {

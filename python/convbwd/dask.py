@@ -32,7 +32,7 @@ Range: TypeAlias = tuple[int, int]
 Graph: TypeAlias = dict[Any, Any]
 
 _FAN_IN = 8  # partial sums that one task of a tree adds
-_WINOGRAD, _TILE = 5, 4  # SumKind of csrc/engine/pass.h; a multiple of its tiles
+_WINOGRAD, _TILE = 5, 12  # SumKind of csrc/engine/pass.h; a multiple of its tiles, of 2, 3 or 4 outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,7 @@ class _Axis:
     x: int
     y: int
     stride: int
+    dilation: int
     reach: int  # dilation * (kernel - 1)
     before: int
 
@@ -63,10 +64,10 @@ class _Axis:
         part of y (or x) that it reads.
         """
         if to_x:
-            size, least, step = self.x, 2 * self.stride, max(self.stride, tile)
+            size, least, step = self.x, 2 * self.stride, max(self.stride, tile * self.dilation)
             first, last = max(0, self.reach - self.before), min(size, (self.y - 1) * self.stride - self.before + 1)
         else:
-            size, least, step = self.y, 1, tile
+            size, least, step = self.y, 1, tile * self.dilation
             first = max(0, -((self.reach - self.before) // self.stride))
             last = min(size, (self.x - 1 + self.before) // self.stride + 1)
         if last - first < least:
@@ -94,7 +95,7 @@ def _axes(x: da.Array, y: da.Array, w: da.Array, stride: Any, padding: Any, dila
         reach = dilations[i] * (w.shape[i + 2] - 1)
         if isinstance(padding, str) and padding == "same":
             before[i] = max(0, (y.shape[i + 2] - 1) * strides[i] + reach + 1 - x.shape[i + 2]) // 2
-        axes.append(_Axis(x.shape[i + 2], y.shape[i + 2], strides[i], reach, before[i]))
+        axes.append(_Axis(x.shape[i + 2], y.shape[i + 2], strides[i], dilations[i], reach, before[i]))
     return axes
 
 
