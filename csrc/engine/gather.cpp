@@ -365,7 +365,8 @@ bool Gather<T>::plan() {
     tiling = search(most);
   }
   if (most > 1 && (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks))
-    if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= 1.5 * one.time) tiling = one;
+    if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= (kernels_.any_bstep ? 2 : 1.5) * one.time)
+      tiling = one;
   if (tiling.time == 0) return false;
   lay_out(spec_.operands);
   if (tiling.weights == Weights::in_place && !weights_may_stay_) tiling.weights = Weights::packed_by_tasks;
@@ -414,6 +415,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     // Rows of weights lie far apart, which matters where many pixels read them.
     tiling.time = weights == Weights::in_place ? (volume <= kFewPixels ? 1 : kInPlace) * time(v, 0)
                                                : time(v, weights == Weights::packed_once ? 1 : boxes_);
+    if (kernels_.any_bstep && p.products() >= kMuchWork) tiling.time *= waits(spec_.threads);
     if (best.time == 0 || tiling.time < best.time) best = tiling;
     return true;
   };

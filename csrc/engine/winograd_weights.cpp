@@ -90,9 +90,13 @@ class WinogradWeights final : public Tiled<T> {
 
   bool configure(Index block, Index least) {
     const Problem& p = spec_.problem;
-    rows_ = round_up(ceil_div(p.ci, ceil_div(p.ci, block)), lanes_);
     const Index all = ceil_div(p.co, width_);
     panels_ = ceil_div(all, ceil_div(all, std::max<Index>(1, block / width_)));
+    // Few blocks are an even number, and so are the slabs of a single one: two threads share them.
+    const auto blocks = [&](Index of_rows) { return p.groups * of_rows * ceil_div(all, panels_); };
+    Index of_rows = ceil_div(p.ci, block);
+    if (blocks(of_rows) > 1 && blocks(of_rows) < kMinTasks) of_rows += blocks(of_rows) % 2;
+    rows_ = round_up(ceil_div(p.ci, of_rows), lanes_);
     vstep_ = pitch(source_tiles_ * rows_);
     bstep_ = pitch(this->tiles(step_) * width_);
     cstep_ = pitch(rows_ * width_);
@@ -100,8 +104,9 @@ class WinogradWeights final : public Tiled<T> {
     slabs_ = 1;
     if (results < kMinTasks) {
       const Index room =
-          static_cast<Index>(spec_.budget) / 2 / static_cast<Index>(sizeof(T)) / (results * slab_elements());
+          static_cast<Index>(spec_.budget) / 4 * 3 / static_cast<Index>(sizeof(T)) / (results * slab_elements());
       slabs_ = std::clamp<Index>(std::min(ceil_div(kMinTasks, results), room), 1, boxes_);
+      if (results % 2) slabs_ = std::max<Index>(1, slabs_ / 2 * 2);
     }
     const Index shared_bytes = slabs_ > 1 ? results * slabs_ * slab_elements() * static_cast<Index>(sizeof(T)) : 0;
     Carver slot;
@@ -121,7 +126,8 @@ class WinogradWeights final : public Tiled<T> {
   Block block_of(Index i) const {
     const Problem& p = spec_.problem;
     const Index rows = ceil_div(p.ci, rows_), columns = ceil_div(p.co, panels_ * width_);
-    Block b{i / rows / columns, i % rows * rows_, 0, i / rows % columns * panels_ * width_, 0};
+    // Those of all columns follow each other: threads share blocks of full width and the narrow last ones.
+    Block b{i / rows / columns, i / columns % rows * rows_, 0, i % columns * panels_ * width_, 0};
     b.m = std::min(rows_, p.ci - b.m0);
     b.n = std::min(panels_ * width_, p.co - b.n0);
     return b;
