@@ -58,6 +58,13 @@ std::vector<Problem> problems() {
       problem(1, 2, 33, 32, {6, 7, 8}, {3, 3, 3}, kOne, {2, 2, 3}, {3, 1, 2}),
       problem(1, 1, 36, 34, {1, 19, 23}, {1, 5, 6}, kOne, {1, 2, 3}, {0, 4, 7}),
       problem(2, 1, 40, 33, {1, 4, 120}, {1, 2, 7}, kOne, {1, 2, 5}, {0, 1, 15}),
+      problem(2, 1, 33, 40, {1, 13, 18}, {1, 4, 4}, {1, 2, 2}, kOne, {0, 1, 1}),  // a stride: taps by remainder
+      problem(3, 1, 32, 36, {1, 15, 16}, {1, 3, 3}, {1, 2, 2}, kOne, {0, 1, 0}),
+      problem(1, 2, 17, 33, {1, 17, 20}, {1, 5, 6}, {1, 2, 2}, kOne, {0, 2, 2}),
+      problem(1, 1, 34, 32, {1, 22, 25}, {1, 7, 8}, {1, 3, 2}, kOne, {0, 3, 4}, {0, 2, 0}),
+      problem(2, 1, 36, 33, {1, 9, 50}, {1, 2, 5}, {1, 1, 3}, kOne, {0, 1, 0}),
+      problem(1, 1, 32, 34, {4, 9, 11}, {3, 4, 3}, {1, 2, 2}, kOne, {1, 1, 0}),
+      problem(2, 1, 40, 32, {1, 3, 70}, {1, 3, 4}, {1, 2, 4}, kOne, {0, 1, 1}),
   };
 }
 
@@ -65,8 +72,8 @@ std::vector<Problem> problems() {
 struct {
   const char* name;
   double error;
-} constexpr kTransforms[] = {
-    {"F(2x2, 3x3)", 1}, {"F(4x4, 3x3)", 2.5}, {"F(3x3, 4x4)", 4}, {"F(1x4, 1x3)", 2.5}, {"F(1x2, 1x3)", 1}};
+} constexpr kTransforms[] = {{"F(2x2, 3x3)", 1},   {"F(4x4, 3x3)", 2.5}, {"F(3x3, 4x4)", 4},
+                             {"F(1x4, 1x3)", 2.5}, {"F(1x2, 1x3)", 1},   {"F(2x2, 2x2)", 1}};
 static_assert(std::size(kTransforms) == std::size(KernelSet<float>{}.winograd));
 
 // The numbers of those that suit a problem.
@@ -284,7 +291,7 @@ TEST(WinogradPlan, RefusesWhatItCannotServe) {
   const Problem good = problem(1, 1, 64, 64, {1, 20, 20}, {1, 3, 3});
   std::vector<Problem> bad(6, good);
   bad.push_back(problem(9, 1, 64, 64, {1, 1, 1}, {1, 3, 3}, kOne, kOne, {0, 1, 1}));  // more products than direct sums
-  bad[0].stride[2] = 2, bad[1].dilation[2] = kTooFar, bad[2].w[0] = kTooMany, bad[3].ci = 15, bad[4].co = 15,
+  bad[0].stride[2] = 4, bad[1].dilation[2] = kTooFar, bad[2].w[0] = kTooMany, bad[3].ci = 15, bad[4].co = 15,
   bad[5].w[2] = 1;
   for (const Unknown unknown : kUnknowns) {
     const auto make = [&](const Problem& p, std::size_t budget) {

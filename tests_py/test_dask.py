@@ -101,6 +101,8 @@ def test_any_chunks(case: Case, algorithm: str, nonfinite: bool, seed: int) -> N
         ((64, 64), (61, 50), (3, 3), 1, (2, 3)),
         ((40, 96), (30, 35), (2, 2), 2, 1),  # patches
         ((33, 64), (31, 29), (3, 3), 2, 1),
+        ((64, 64), (61, 70), (4, 4), 2, 1),
+        ((32, 48), (75, 58), (5, 6), (2, 3), 1),
         ((32, 33), (11, 13, 12), (3, 3, 3), 1, 1),
         ((64, 64), (200,), (3,), 1, 1),
         ((64, 64), (200,), (7,), 1, 3),
@@ -112,7 +114,7 @@ def test_many_channels(
     channels: tuple[int, int],
     size: tuple[int, ...],
     kernel: tuple[int, ...],
-    stride: int,
+    stride: int | tuple[int, ...],
     dilation: int | tuple[int, ...],
     precision: str,
     transposed: bool,

@@ -127,8 +127,8 @@ std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernel
 template <class T>
 std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown w
 std::unique_ptr<Pass> make_reference(const PassSpec& spec);                          // any
-/// Any unknown, stride 1, by the transforms that are expected to take least time (those that are a few
-/// times less accurate than straight sums only where the precision is fast), or by `only` these.
+/// Any unknown, with a stride or a dilation, by the transforms that are expected to take least time (those that are a
+/// few times less accurate than straight sums only where the precision is fast), or by `only` these.
 template <class T>
 std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
                                            const WinogradKernels<T>* only = nullptr);

@@ -10,15 +10,13 @@ class Winograd final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
       Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::products_,
-      Base::taps_, Base::first_, Base::tap_;
+      Base::taps_, Base::tap_;
 
  public:
   Winograd(const PassSpec& spec, const Choice<T>& choice) : Base(spec, choice), to_x_(spec.unknown == Unknown::x) {
     const Problem& p = spec_.problem;
     cs_ = to_x_ ? p.co : p.ci;
     cd_ = to_x_ ? p.ci : p.co;
-    for (std::size_t a = 0; a < 3; ++a)
-      first_[a] = to_x_ ? p.pad_before[a] - (p.w[a] - 1) * p.dilation[a] : -p.pad_before[a];
     width_ = this->panel_width(cd_);
     panels_ = ceil_div(cd_, width_);
   }
@@ -43,9 +41,10 @@ class Winograd final : public Tiled<T> {
     const Index tiles = this->tiles(step_);
     const double waiting = prepack_ ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
     const double narrow = width_ == lanes_ ? 1.35 : 1;  // one vector; direct passes have more rows then
-    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_, {7, 7}) +
-                   this->sources() * this->relative_tiles({75, 520}, cd_) + this->relative_tiles({60, 400}, cs_) +
-                   static_cast<double>(parts_) * this->relative({150, 340}, prepack_ ? boxes_ * tiles : tiles));
+    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), {7, 7}) +
+                   this->sources() * this->relative_tiles({75, 520}, cd_) +
+                   static_cast<double>(results()) * this->relative_tiles({60, 400}, cs_) +
+                   this->relative_weights({150, 340}, prepack_ ? boxes_ * tiles : tiles));
   }
 
   std::string explain() const override {
@@ -144,15 +143,17 @@ class Winograd final : public Tiled<T> {
     Slot s{};
     if (!together_) s.v = carver.take<T>(frequencies_ * vstep_);
     if (!prepack_) s.u = carver.take<T>(frequencies_ * ustep_);
-    s.m = carver.take<T>(frequencies_ * mstep_);
-    s.pixels =
-        carver.take<T>(std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * this->tiles(step_) * width_));
+    s.m = carver.take<T>((prepack_ ? 1 : results()) * frequencies_ * mstep_);
+    s.pixels = carver.take<T>(
+        std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * results() * this->tiles(step_) * width_));
     s.weights = carver.take<T>(kWeightBlock * taps_ * width_ + lanes_);
     s.taps = carver.take<T>(round_up(taps_, lanes_) * lanes_);
     s.lines = carver.take<T>(kStoreRows * lanes_);
     s.bias = carver.take<T>(width_);
     return s;
   }
+  // Sets of results that are formed from the same tiles.
+  Index results() const { return axes_[1].results * axes_[2].results; }
   Index panel_columns(Index panel) const { return round_up(std::min(width_, cd_ - panel * width_), lanes_); }
 
   // Transforms the weights of a panel for source channels [k0, k0 + chunk_) to u[frequency][part][source
@@ -187,14 +188,15 @@ class Winograd final : public Tiled<T> {
     v += c / chunk_ * source_tiles_ * chunk_ + c % chunk_;
     return this->each_line(to_x_ ? o.y : o.x, g * cs_ + c, std::min(lanes_, cs_ - c), b, true, pixels,
                            [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
-                             transforms_.image(v + tile * chunk_, vstep_, chunk_, rows, axes_[2].spread * lanes_, first,
-                                               width, tiles);
+                             transforms_.image(v + tile * chunk_, vstep_, chunk_, rows, this->apart(2, true) * lanes_,
+                                               first, width, tiles);
                            });
   }
 
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const T* packed, const Slot& s) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_);
-    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || this->along_w());
+    // With few frequencies a sum has few products beside those of the transforms, whose errors show.
+    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || frequencies_ < 16);
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
     const Index tiles = this->tiles(b);
     for (Index t = 0; t < tiles; ++t) {
@@ -202,6 +204,9 @@ class Winograd final : public Tiled<T> {
       crow[t] = t * columns;
     }
     Segment segments[kMostParts];
+    const auto to = this->rows_of(to_x_ ? o.x : o.y, b, false);
+    const Window w = this->window(to, b, false);
+    bool good = true;
     for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
       k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
       const T* u = packed + (g * panels_ + panel) * frequencies_ * ustep_;
@@ -209,44 +214,53 @@ class Winograd final : public Tiled<T> {
         weights(o.w, g, panel, k0, s, s.u);
         u = s.u;
       }
-      for (Index f = 0; f < frequencies_; ++f) {
-        for (Index k = k0; k < k1; k += chunk_) {
-          const Index len = std::min(chunk_, k1 - k);
-          Index count = 0;
-          for (Index p = 0; p < parts_; ++p)
-            if (const Index3 part = this->part(p); this->uses(part, f))
-              segments[count++] = {this->offset(b, part) * chunk_, p * len * columns, len};
-          kernel.run(static_cast<int>(tiles), s.v + f * vstep_ + k * source_tiles_, row, 1, segments, count,
-                     u + f * ustep_ + (k - k0) * parts_ * columns, columns, s.m + f * mstep_, crow, k > 0);
+      for (Index result = 0; result < results(); ++result) {
+        T* const m = s.m + (prepack_ ? 0 : result * frequencies_ * mstep_);
+        for (Index f = 0; f < frequencies_; ++f) {
+          for (Index k = k0; k < k1; k += chunk_) {
+            const Index len = std::min(chunk_, k1 - k);
+            Index count = 0;
+            for (Index p = 0; p < parts_; ++p)
+              if (const auto part = this->part(p);
+                  part.h.result * axes_[2].results + part.w.result == result && this->uses(part, f))
+                segments[count++] = {this->offset(b, part) * chunk_, p * len * columns, len};
+            kernel.run(static_cast<int>(tiles), s.v + f * vstep_ + k * source_tiles_, row, 1, segments, count,
+                       u + f * ustep_ + (k - k0) * parts_ * columns, columns, m + f * mstep_, crow, k > 0);
+          }
         }
+        if (k1 == cs_) good &= form(w, b, result, m, columns, s.pixels);
       }
     }
-    return store(o, g, b, panel, s);
+    store(o, to.image, w, g, panel, s);
+    return good;
   }
 
-  bool store(const Operands& o, Index g, const Box& b, Index panel, const Slot& s) const {
-    const auto of_set = this->rows_of(to_x_ ? o.x : o.y, b, false);
-    const View& d = of_set.image;
-    const Index spread = axes_[2].spread;
-    const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_),
-                channel = g * cd_ + panel * width_;
-    Window w = this->window(of_set, b, false);
-    if (w.size[3] == 0) return true;  // one row less than other sets have
+  // Transforms the frequencies of a set of results to pixels.
+  bool form(const Window& w, const Box& b, Index result, const T* m, Index columns, T* pixels) const {
+    const Index sets = axes_[2].sets, down = this->apart(1, false), across = this->apart(2, false);
     const Index row = w.size[4] * columns, plane = w.size[3] * row;
+    const Index top = result / axes_[2].results, left = result % axes_[2].results;
     bool good = true;
-    const T* m = s.m;
     for (Index i = 0; i < b.n * b.d; ++i)
       for (Index line = 0; line < this->lines(b); ++line, m += b.w * columns)
         for (Index j = 0; j < columns; j += lanes_) {
           T* rows[kMostRows];
-          const Index set = line % spread;
+          const Index column = left + line % sets;
           for (Index r = 0; r < axes_[1].tile; ++r) {
-            const Index y = axes_[1].tile * (line / spread) + r;
-            rows[r] = y < w.size[3] ? s.pixels + i * plane + y * row + set * columns + j : nullptr;
+            const Index y = down * (axes_[1].tile * (line / sets) + r) + top;
+            rows[r] = y < w.size[3] ? pixels + i * plane + y * row + column * columns + j : nullptr;
           }
-          good &= transforms_.output(rows, spread * columns, ceil_div(w.size[4] - set, spread), m + j, mstep_, columns,
-                                     b.w);
+          good &= transforms_.output(rows, across * columns, ceil_div(w.size[4] - column, across), m + j, mstep_,
+                                     columns, b.w);
         }
+    return good;
+  }
+
+  // Pixels to their place among the rows `d` of the result.
+  void store(const Operands& o, const View& d, Window w, Index g, Index panel, const Slot& s) const {
+    if (w.pixels() == 0) return;  // one row less than other sets have
+    const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_),
+                channel = g * cd_ + panel * width_;
     if (o.bias.data) {
       load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
                o.bias.stride[1], n);
@@ -267,7 +281,6 @@ class Winograd final : public Tiled<T> {
             this->put(advance(to.data, d.dtype, at), d.dtype, d.stride[4], d.stride[1], from + c, columns, length, run,
                       s.lines);
           }
-    return good;
   }
 
   bool to_x_, prepack_ = false, together_ = false;
@@ -284,7 +297,7 @@ namespace {
 bool saves(const winograd::Axes& axes, const Problem& p, const Index3& outputs) {
   Index products = 1;
   for (std::size_t a = 0; a < 3; ++a)
-    products *= winograd::tiles_of(axes[a], outputs[a]) * axes[a].spread * axes[a].products();
+    products *= winograd::tiles_of(axes[a], outputs[a]) * axes[a].sets * axes[a].products();
   return static_cast<double>(products) < products_inside(p);
 }
 
@@ -294,9 +307,10 @@ template <class T>
 std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
                                            const WinogradKernels<T>* only) {
   const Problem& p = spec.problem;
-  if (p.stride != Index3{1, 1, 1} || p.dilation[2] > winograd::kMostSpread ||
-      std::min(p.ci, p.co) < winograd::kLeastChannels)
-    return nullptr;
+  constexpr Index3 ones{1, 1, 1};
+  bool serves = p.stride == ones || (p.dilation == ones && p.stride[0] == 1);
+  for (std::size_t a = 1; a < 3; ++a) serves &= p.stride[a] <= p.w[a];  // every remainder has a tap
+  if (!serves || p.dilation[2] > winograd::kMostSets || std::min(p.ci, p.co) < winograd::kLeastChannels) return nullptr;
   const bool to_w = spec.unknown == Unknown::w;
   std::shared_ptr<const Pass> direct;
   std::unique_ptr<GuardedPass> best;
@@ -304,8 +318,8 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
     const bool may = transforms.exact() || spec.precision == Precision::fast;
     const bool fits = (transforms.window[0] == 1 || p.w[1] > 1) && (transforms.window[1] == 1 || p.w[2] > 1);
     if (!may || !fits || (only && &transforms != only)) continue;
-    const winograd::Axes axes = winograd::axes_of(p, transforms);
-    if (axes[0].parts * axes[1].parts * axes[2].parts > winograd::kMostParts) continue;
+    const winograd::Axes axes = winograd::axes_of(p, transforms, spec.unknown == Unknown::x);
+    if (axes[0].part_count() * axes[1].part_count() * axes[2].part_count() > winograd::kMostParts) continue;
     if (!only && !saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y)) continue;
     if (!direct) direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
     if (!direct) return nullptr;

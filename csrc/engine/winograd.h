@@ -1,16 +1,16 @@
-// Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(4x4, 3x3) (4 times) and F(3x3, 4x4)
-// (4 times) on h and w, or F(1x2, 1x3) (1.5 times) and F(1x4, 1x3) (2 times) on w alone; taps along other axes summed
-// directly.
+// Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(2x2, 2x2) (1.8 times), F(4x4, 3x3)
+// (4 times) and F(3x3, 4x4) (4 times) on h and w, or F(1x2, 1x3) (1.5 times) and F(1x4, 1x3) (2 times) on w alone; taps
+// along other axes summed directly.
 //
-// Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to 4, 6, 16 or 36
+// Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to 4, 6, 9, 16 or 36
 // frequencies, each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk
 // at a time, so that F(2x2, 3x3) is no less accurate than straight sums. What transforms must not mix (values that are
 // not finite, or a few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
 //
 // Larger windows are cut into parts of as many taps as the transform has, whose products are summed as frequencies: a
-// part reads the tiles that lie as far away as it does itself. Spread windows (dilation) are dense ones over every
-// second, say, pixel: a tile has outputs as far apart as the taps. Boxes hold tiles of every such set of columns, and
-// of one set of rows.
+// part reads the tiles that lie as far away as it does itself. Dilated windows are dense ones over every second, say,
+// pixel: a tile has outputs as far apart as the taps. Boxes hold tiles of every such set of columns, and of one set of
+// rows. A stride makes parts of the taps with the same remainder, which read, or form, every second pixel.
 //
 // winograd.cpp computes images (unknown x and y), winograd_weights.cpp weights (unknown w).
 #pragma once
@@ -23,6 +23,7 @@
 
 #include "engine/estimate.h"
 #include "engine/pass.h"
+#include "engine/winograd_axis.h"
 #include "format/copy.h"
 
 namespace convbwd::winograd {
@@ -37,12 +38,12 @@ constexpr Index kMinTasks = 8;
 constexpr Index kStoreRows = 64;
 constexpr Index kMostRows = 6;        // that a tile reads
 constexpr Index kMostParts = 128;     // of a window
-constexpr Index kMostSpread = 64;     // sets of columns, which are tiles of a box
+constexpr Index kMostSets = 64;       // sets of columns, which are tiles of a box
 constexpr Index kLeastChannels = 16;  // transforms of fewer cost more than they save
 constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
 
-// Tiles [h0, h0 + h) x [w0, w0 + w) of outputs [d0, d0 + d) of images [n0, n0 + n), for rows `set`, set + spread, ...
-// and all sets of columns.
+// Tiles [h0, h0 + h) x [w0, w0 + w) of outputs [d0, d0 + d) of images [n0, n0 + n), of one set of rows and all
+// sets of columns.
 struct Box {
   Index n0, n, d0, d, h0, h, w0, w, set;
 };
@@ -57,53 +58,16 @@ inline Index even_part(Index size, Index most) {
   return ceil_div(size, ceil_div(size, std::clamp<Index>(most, 1, size)));
 }
 
-/// How a window lies along an axis: in parts of at most `taps` taps, which begin `step` taps apart. Parts that are a
-/// whole number of tiles apart read the same transformed tiles, so few grids of tiles serve them all.
-struct Axis {
-  Index tile, taps;     // outputs of a tile, taps of the transform
-  Index window;         // taps of the problem
-  Index spread, apart;  // pixels between outputs of a tile; between parts of one tap, which are summed directly
-  Index step, parts;    // more than `taps` apart would leave some out
-  Index period, grids;  // part i reads grid i % period, which begins as far in the image as part i % period
-  Index move, more;     // by i / period * move tiles; tiles beyond those of the outputs
-
-  Axis(Index tile_, Index taps_, Index window_, Index dilation) : tile(tile_), taps(taps_), window(window_) {
-    spread = points() > 1 ? dilation : 1, apart = dilation / spread;
-    const auto parts_of = [&](Index far) { return ceil_div(std::max<Index>(0, window - taps), far) + 1; };
-    step = tile <= taps && parts_of(tile) == parts_of(taps) ? tile : taps;
-    parts = parts_of(step);
-    period = tile / std::gcd(step, tile), grids = std::min(period, parts);
-    move = step * period / tile * apart, more = (parts - 1) / period * move;
-  }
-  // Pixels that so many tiles side by side read, or outputs that they have; of each set.
-  Index pixels(Index tiles, bool source) const { return tile * tiles + (source ? (window - 1) * apart : 0); }
-  Index shift(Index part) const { return part / period * move; }
-  Index points() const { return tile + taps - 1; }
-  // Taps [begin, end) of the transform are those of a part. Where parts overlap the even ones have the
-  // taps in common: so odd ones have neither the first tap nor, unless they are the last, the last one.
-  Index begin(Index part) const { return part % 2 ? taps - step : 0; }
-  Index end(Index part) const { return std::min(window - part * step, part % 2 && part + 1 < parts ? step : taps); }
-  // The first frequency of a part is its first tap, the last one its last tap: without those there is no product.
-  bool uses(Index part, Index point) const {
-    return (point > 0 || begin(part) == 0) && (point + 1 < points() || end(part) == taps);
-  }
-  Index products() const {
-    Index count = 0;
-    for (Index part = 0; part < parts; ++part)
-      for (Index point = 0; point < points(); ++point) count += uses(part, point);
-    return count;
-  }
-};
 using Axes = std::array<Axis, 3>;
 
 template <class T>
-Axes axes_of(const Problem& p, const WinogradKernels<T>& transforms) {
-  return {Axis(1, 1, p.w[0], p.dilation[0]), Axis(transforms.tile[0], transforms.window[0], p.w[1], p.dilation[1]),
-          Axis(transforms.tile[1], transforms.window[1], p.w[2], p.dilation[2])};
+Axes axes_of(const Problem& p, const WinogradKernels<T>& transforms, bool to_x) {
+  return {Axis(1, 1, axis_sizes(p, 0), to_x), Axis(transforms.tile[0], transforms.window[0], axis_sizes(p, 1), to_x),
+          Axis(transforms.tile[1], transforms.window[1], axis_sizes(p, 2), to_x)};
 }
 
 // Tiles that cover so many outputs, of each set.
-inline Index tiles_of(const Axis& axis, Index outputs) { return ceil_div(outputs, axis.spread * axis.tile); }
+inline Index tiles_of(const Axis& axis, Index outputs) { return ceil_div(outputs, axis.out * axis.tile); }
 
 /// What a pass is made with.
 template <class T>
@@ -120,16 +84,16 @@ class Tiled : public GuardedPass {
       : GuardedPass(spec, choice.direct),
         kernels_(choice.kernels),
         transforms_(choice.transforms),
-        axes_(axes_of(spec.problem, transforms_)),
-        parts_(axes_[0].parts * axes_[1].parts * axes_[2].parts),
+        axes_(axes_of(spec.problem, transforms_, spec.unknown == Unknown::x)),
+        parts_(axes_[0].part_count() * axes_[1].part_count() * axes_[2].part_count()),
         taps_(axes_[0].window * axes_[1].window * axes_[2].window),
         frequencies_(axes_[1].points() * axes_[2].points()),
         products_(axes_[0].products() * axes_[1].products() * axes_[2].products()),
         lanes_(kernels_.lanes),
-        tap_(list_taps(spec.unknown == Unknown::x)) {}
+        tap_(list_taps()) {}
   double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_.lanes); }
   Index3 tile() const override {
-    return {step_.d, axes_[1].spread * axes_[1].tile * step_.h, axes_[2].spread * axes_[2].tile * step_.w};
+    return {step_.d, axes_[1].out * axes_[1].tile * step_.h, axes_[2].out * axes_[2].tile * step_.w};
   }
 
  protected:
@@ -139,8 +103,8 @@ class Tiled : public GuardedPass {
   void cut(Index n, const Index3& out, Index tiles) {
     const Index size[4] = {n, out[0], tiles_of(axes_[1], out[1]), tiles_of(axes_[2], out[2])};
     Index* const step[4] = {&step_.n, &step_.d, &step_.h, &step_.w};
-    tiles /= axes_[2].spread;
-    *step[1] = axes_[0].parts > 1 ? even_part(size[1], std::min<Index>(4, tiles)) : 1;
+    tiles /= axes_[2].sets;
+    *step[1] = axes_[0].part_count() > 1 ? even_part(size[1], std::min<Index>(4, tiles)) : 1;
     Index room = tiles / *step[1];
     room /= *step[3] = even_part(size[3], room);
     room /= *step[2] = even_part(size[2], room);
@@ -150,87 +114,88 @@ class Tiled : public GuardedPass {
     }
     *step[0] = step_.d == size[1] && step_.h == size[2] && step_.w == size[3] ? even_part(size[0], room) : 1;
     for (int a = 0; a < 4; ++a) size_[a] = size[a], count_[a] = ceil_div(size[a], *step[a]);
-    sets_ = std::min(axes_[1].spread, out[1]);
-    boxes_ = count_[0] * count_[1] * count_[2] * count_[3] * sets_;
+    row_sets_ = std::min(axes_[1].sets, out[1]);
+    boxes_ = count_[0] * count_[1] * count_[2] * count_[3] * row_sets_;
     grid_tiles_ = at(step_, step_.n, 0, 0, 0);
-    source_tiles_ = axes_[1].grids * axes_[2].grids * grid_tiles_;
+    source_tiles_ = axes_[1].grid_count() * axes_[2].grid_count() * grid_tiles_;
   }
   // Lines of tiles side by side: a row of tiles has one for each set of columns.
-  Index lines(const Box& b) const { return b.h * axes_[2].spread; }
+  Index lines(const Box& b) const { return b.h * axes_[2].sets; }
   Index tiles(const Box& b) const { return b.n * b.d * lines(b) * b.w; }
   // The number of a tile of a box in a grid of source tiles.
   Index at(const Box& b, Index n, Index d, Index line, Index w) const {
-    return ((n * (b.d + axes_[0].more) + d) * (b.h + axes_[1].more) * axes_[2].spread + line) * (b.w + axes_[2].more) +
-           w;
+    return ((n * (b.d + axes_[0].more) + d) * (b.h + axes_[1].more) * axes_[2].sets + line) * (b.w + axes_[2].more) + w;
   }
   // The same of the first tile of a line of the box, counted over all planes of outputs.
   Index line_at(const Box& b, Index line) const {
     const Index plane = line / lines(b);
     return at(b, plane / b.d, plane % b.d, line % lines(b), 0);
   }
-  Index3 part(Index i) const {
-    return {i / axes_[2].parts / axes_[1].parts, i / axes_[2].parts % axes_[1].parts, i % axes_[2].parts};
+  struct Part {
+    const Axis::Part &d, &h, &w;
+  };
+  Part part(Index i) const {
+    const Index h = axes_[1].part_count(), w = axes_[2].part_count();
+    return {axes_[0].part(i / w / h), axes_[1].part(i / w % h), axes_[2].part(i % w)};
   }
   // Whether a frequency of a part has products.
-  bool uses(const Index3& part, Index frequency) const {
-    return axes_[1].uses(part[1], frequency / axes_[2].points()) &&
-           axes_[2].uses(part[2], frequency % axes_[2].points());
+  bool uses(const Part& part, Index frequency) const {
+    return axes_[1].uses(part.h, frequency / axes_[2].points()) && axes_[2].uses(part.w, frequency % axes_[2].points());
   }
-  // The numbers, in the window, of the taps of all parts, reversed or not; -1 for taps of the transform that another
-  // part has, or none.
-  std::vector<int> list_taps(bool reversed) const {
-    const Axis &h = axes_[1], &w = axes_[2];
-    std::vector<int> taps(static_cast<std::size_t>(parts_ * h.taps * w.taps), -1);
+  // The numbers, in the window, of the taps of all parts; -1 for taps of the transform that another part has, or none.
+  std::vector<int> list_taps() const {
+    std::vector<int> taps;
     for (Index p = 0; p < parts_; ++p) {
-      const Index3 part = this->part(p);
-      for (Index i = h.begin(part[1]); i < h.end(part[1]); ++i)
-        for (Index j = w.begin(part[2]); j < w.end(part[2]); ++j) {
-          const Index tap = (part[0] * h.window + part[1] * h.step + i) * w.window + part[2] * w.step + j;
-          const Index to = (p * h.taps + i) * w.taps + j;
-          taps[static_cast<std::size_t>(to)] = static_cast<int>(reversed ? taps_ - 1 - tap : tap);
+      const Part part = this->part(p);
+      for (Index i = 0; i < axes_[1].taps; ++i)
+        for (Index j = 0; j < axes_[2].taps; ++j) {
+          const Index d = Axis::tap(part.d, 0), h = Axis::tap(part.h, i), w = Axis::tap(part.w, j);
+          taps.push_back(h < 0 || w < 0 ? -1 : static_cast<int>((d * axes_[1].window + h) * axes_[2].window + w));
         }
     }
     return taps;
   }
   // How far the source tiles of a part lie from those of the first.
-  Index offset(const Box& b, const Index3& part) const {
-    const Index grid = part[1] % axes_[1].period * axes_[2].grids + part[2] % axes_[2].period;
-    return grid * grid_tiles_ +
-           at(b, 0, axes_[0].shift(part[0]), axes_[1].shift(part[1]) * axes_[2].spread, axes_[2].shift(part[2]));
+  Index offset(const Box& b, const Part& part) const {
+    return (part.h.grid * axes_[2].grid_count() + part.w.grid) * grid_tiles_ +
+           at(b, 0, part.d.move, part.h.move * axes_[2].sets, part.w.move);
   }
   Box box(Index i) const {
     Index at[4];
-    const Index set = i % sets_;
-    i /= sets_;
+    const Index set = i % row_sets_;
+    i /= row_sets_;
     const Index step[4] = {step_.n, step_.d, step_.h, step_.w};
     for (int a = 3; a >= 0; --a) at[a] = i % count_[a] * step[a], i /= count_[a];
     const auto part = [&](int a) { return std::min(step[a], size_[a] - at[a]); };
     return {at[0], part(0), at[1], part(1), at[2], part(2), at[3], part(3), set};
   }
-  // The rows of an image that a box reads or writes, and where its tap 0 is among them: at row tile*h0 + `first` and
-  // column spread*tile*w0 + first of the plane d0 + first.
+  // The rows of an image that a box reads or writes, and where number 0 of a grid is among them, and in a row.
   struct Rows {
     View image;
     Index3 first;
   };
   Rows rows_of(const View& image, const Box& b, bool source) const {
-    Rows r{image, source ? first_ : Index3{}};
-    const Index spread = axes_[1].spread, at = b.set + r.first[1], row = at - floor_div(at, spread) * spread;
-    r.first[1] = floor_div(at, spread);
+    const Index sets = axes_[1].sets, at = b.set + (source ? axes_[1].origin : 0), first = floor_div(at, sets);
+    const Index row = at - first * sets;
+    Rows r{image, {0, first, source ? axes_[2].origin : 0}};
     r.image.data = advance(image.data, image.dtype, row * image.stride[3]);
-    r.image.size[3] = std::max<Index>(0, ceil_div(image.size[3] - row, spread));
-    r.image.stride[3] *= spread;
+    r.image.size[3] = std::max<Index>(0, ceil_div(image.size[3] - row, sets));
+    r.image.stride[3] *= sets;
     return r;
+  }
+  // From number to number of a grid, or from output to output, among these rows, or in a plane along the other axes.
+  Index apart(std::size_t a, bool source) const {
+    return (source ? axes_[a].in : axes_[a].out) / (a == 1 ? axes_[1].sets : 1);
   }
   // The pixels that the tiles of a box read of a source image, or their outputs.
   Window window(const Rows& r, const Box& b, bool source) const {
     Window s;
     const Index5& size = r.image.size;
-    const Index begin[3] = {b.d0, b.h0, b.w0 * axes_[2].spread}, count[3] = {b.d, b.h, b.w};
+    const Index begin[3] = {b.d0, b.h0, b.w0}, count[3] = {b.d, b.h, b.w};
     Index5 lo{b.n0}, extent{b.n};
     for (std::size_t a = 0; a < 3; ++a) {
-      lo[2 + a] = axes_[a].tile * begin[a] + r.first[a];
-      extent[2 + a] = axes_[a].pixels(count[a], source) * (a == 2 ? axes_[2].spread : 1);
+      lo[2 + a] = apart(a, source) * (axes_[a].tile * begin[a] + (source ? axes_[a].low : 0)) + r.first[a];
+      extent[2 + a] = apart(a, source) * axes_[a].numbers(count[a], source);
     }
     for (std::size_t a = 0; a < 5; ++a) {
       s.at[a] = std::clamp<Index>(lo[a], 0, size[a]);
@@ -240,8 +205,8 @@ class Tiled : public GuardedPass {
   }
   // Elements for one vector of channels of the largest window, and a row of zeros.
   Index window_elements() const {
-    const Index rows = step_.n * axes_[0].pixels(step_.d, true) * axes_[1].pixels(step_.h, true);
-    return (rows + 1) * axes_[2].spread * axes_[2].pixels(step_.w, true) * lanes_;
+    const auto pixels = [&](std::size_t a, Index tiles) { return apart(a, true) * axes_[a].numbers(tiles, true); };
+    return (step_.n * pixels(0, step_.d) * pixels(1, step_.h) + 1) * pixels(2, step_.w) * lanes_;
   }
 
   // Brings in channels [c, c + live) of a box and calls f(rows, first column, width, tile, tiles) for every line of its
@@ -250,10 +215,13 @@ class Tiled : public GuardedPass {
   bool each_line(const View& image, Index c, Index live, const Box& b, bool source, T* pixels, F&& f) const {
     const Rows of_set = rows_of(image, b, source);
     const Window s = window(of_set, b, source);
-    const auto grids = [&](std::size_t a) { return source ? axes_[a].grids : 1; };
+    const auto grids = [&](std::size_t a) { return source ? axes_[a].grid_count() : 1; };
+    const auto grid_of = [&](std::size_t a, Index i) {
+      return source ? axes_[a].grids[static_cast<std::size_t>(i)] : Axis::Grid{};
+    };
     const auto tiles = [&](std::size_t a, Index count) { return count + (source ? axes_[a].more : 0); };
     const Index3& first = of_set.first;
-    const Index spread = axes_[2].spread, left = spread * axes_[2].tile * b.w0 + first[2] - s.at[4];
+    const Index sets = axes_[2].sets, down = apart(1, source), across = apart(2, source);
     const Index height = axes_[1].tile + (source ? axes_[1].taps - 1 : 0);
     const Index row = s.size[4] * lanes_, plane = s.size[3] * row, volume = s.size[2] * plane;
     T* const zeros = pixels + s.size[0] * volume;
@@ -262,20 +230,22 @@ class Tiled : public GuardedPass {
     from.at[1] = c, from.size[1] = live;
     copy_in(kernels_, pixels, {volume, 1, plane, row, lanes_}, of_set.image.at(from.at, from.size));
     for (Index grid = 0; grid < grids(1) * grids(2); ++grid) {
-      const Index down = first[1] + grid / grids(2) * axes_[1].step, right = grid % grids(2) * axes_[2].step;
+      const Axis::Grid gh = grid_of(1, grid / grids(2)), gw = grid_of(2, grid % grids(2));
+      const Index top = gh.set + first[1] - s.at[3];
+      const Index left = across * axes_[2].tile * b.w0 + gw.set + first[2] - s.at[4];
       Index tile = grid * grid_tiles_;
       for (Index n = 0; n < b.n; ++n)
         for (Index i = 0; i < tiles(0, b.d); ++i)
-          for (Index line = 0; line < tiles(1, b.h) * spread; ++line, tile += tiles(2, b.w)) {
+          for (Index line = 0; line < tiles(1, b.h) * sets; ++line, tile += tiles(2, b.w)) {
             const T* rows[kMostRows];
-            const Index d = b.d0 + first[0] + i - s.at[2], h = line / spread;
-            const Index at = left + line % spread, set = at - floor_div(at, spread) * spread;
+            const Index d = b.d0 + (source ? axes_[0].low : 0) + i - s.at[2], h = line / sets;
+            const Index at = left + line % sets, column = at - floor_div(at, across) * across;
             for (Index j = 0; j < height; ++j) {
-              const Index y = axes_[1].tile * (b.h0 + h) + down + j - s.at[3];
+              const Index y = down * (axes_[1].tile * (b.h0 + h) + gh.start + j) + top;
               const bool inside = d >= 0 && d < s.size[2] && y >= 0 && y < s.size[3];
-              rows[j] = (inside ? pixels + n * volume + d * plane + y * row : zeros) + set * lanes_;
+              rows[j] = (inside ? pixels + n * volume + d * plane + y * row : zeros) + column * lanes_;
             }
-            f(rows, floor_div(at, spread) + right, ceil_div(s.size[4] - set, spread), tile, tiles(2, b.w));
+            f(rows, floor_div(at, across) + gw.start, ceil_div(s.size[4] - column, across), tile, tiles(2, b.w));
           }
     }
     return static_cast<double>(kernels_.peak(pixels, zeros - pixels)) <= kPeak;
@@ -309,7 +279,8 @@ class Tiled : public GuardedPass {
   std::string name() const {
     std::ostringstream s;
     s << "F(" << axes_[1].tile << 'x' << axes_[2].tile << ", " << axes_[1].taps << 'x' << axes_[2].taps << ')';
-    if (parts_ > 1) s << " in " << axes_[0].parts << 'x' << axes_[1].parts << 'x' << axes_[2].parts << " parts";
+    if (parts_ > 1)
+      s << " in " << axes_[0].part_count() << 'x' << axes_[1].part_count() << 'x' << axes_[2].part_count() << " parts";
     return s.str();
   }
   // Odd numbers of cache lines, so that frequencies do not fall on the same cache sets.
@@ -324,12 +295,10 @@ class Tiled : public GuardedPass {
   }
   // Six points along an axis.
   bool mixes_more() const { return !transforms_.exact(); }
-  // Alone: sums have fewer products, so transforms add more to their error.
-  bool along_w() const { return axes_[1].points() == 1; }
   // Of a direct pass, for each tile and pair of channels.
   double tile_products() const {
     return products_inside(spec_.problem) /
-           static_cast<double>(size_[1] * sets_ * size_[2] * size_[3] * axes_[2].spread);
+           static_cast<double>(size_[1] * row_sets_ * size_[2] * size_[3] * axes_[2].sets);
   }
   // A number for F(2x2, 3x3), and one for F(4x4, 3x3).
   struct Cycles {
@@ -351,7 +320,12 @@ class Tiled : public GuardedPass {
   }
   // The same of tiles, which one axis passes through once, not twice.
   double relative_tiles(Cycles cycles, Index of) const {
-    return relative(cycles, of) * (along_w() && mixes_more() ? 0.5 : 1);
+    return relative(cycles, of) * (axes_[1].points() == 1 && mixes_more() ? 0.5 : 1);
+  }
+  // The same of weights, half of it for their transposition, which parts share.
+  double relative_weights(Cycles cycles, Index of) const {
+    const double window = static_cast<double>(axes_[1].taps * axes_[2].taps);
+    return 0.5 * (static_cast<double>(taps_) / window + static_cast<double>(parts_)) * relative(cycles, of);
   }
   // Source tiles that are transformed for each tile of the outputs.
   double sources() const { return static_cast<double>(source_tiles_) / static_cast<double>(tiles(step_)); }
@@ -363,9 +337,8 @@ class Tiled : public GuardedPass {
   const Index products_;  // of a tile and a pair of channels, all frequencies and parts
   const Index lanes_;
   const std::vector<int> tap_;
-  Index3 first_{};  // tap u of the transform reads source position destination + first + u
   Box step_{};
-  Index size_[4]{}, count_[4]{}, sets_ = 1, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;
+  Index size_[4]{}, count_[4]{}, row_sets_ = 1, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;
 };
 
 /// Of class P; null where it does not fit the budget.

@@ -8,14 +8,12 @@ template <class T>
 class WinogradWeights final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::taps_, Base::first_,
-      Base::tap_;
+      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::taps_, Base::tap_;
 
  public:
   WinogradWeights(const PassSpec& spec, const Choice<T>& choice)
       : Base(spec, choice), store_channels_(std::max<Index>(1, kStoreRows * axes_[0].window / taps_)) {
     const Problem& p = spec_.problem;
-    for (std::size_t a = 0; a < 3; ++a) first_[a] = -p.pad_before[a];
     width_ = this->panel_width(p.co);
   }
 
@@ -33,10 +31,10 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double relative_time() const override {
-    return 0.95 * (this->products(this->tiles(step_), {10, 10}) +
-                   this->sources() * this->relative_tiles({110, 520}, panels_ * width_) +
-                   this->relative_tiles({90, 400}, rows_) +
-                   static_cast<double>(parts_) * this->relative({100, 225}, boxes_ * this->tiles(step_)));
+    return 0.95 *
+           (this->products(this->tiles(step_), {10, 10}) +
+            this->sources() * this->relative_tiles({110, 520}, panels_ * width_) +
+            this->relative_tiles({90, 400}, rows_) + this->relative_weights({100, 225}, boxes_ * this->tiles(step_)));
   }
 
   std::string explain() const override {
@@ -136,13 +134,12 @@ class WinogradWeights final : public Tiled<T> {
   // Adds the sums over the tiles of a box to c[panel][part][frequency][input channel][column].
   bool add(const Operands& o, const Block& r, const Box& b, const Slot& s, T* c, bool accumulate) const {
     const Problem& p = spec_.problem;
-    const Index apart = axes_[2].spread * lanes_;  // pixels of a set of columns
     bool good = true;
     for (Index m = 0; m < r.m; m += lanes_)
       good &= this->each_line(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
                               [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
-                                transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows, apart,
-                                                  first, width, tiles);
+                                transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows,
+                                                  this->apart(2, true) * lanes_, first, width, tiles);
                               });
     for (Index n = 0; n < r.n; n += lanes_) {
       const Index columns = panel_columns(r, n / width_);
@@ -150,7 +147,7 @@ class WinogradWeights final : public Tiled<T> {
           this->each_line(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
                           [&](const T* const* rows, Index, Index width, Index tile, Index tiles) {
                             transforms_.gradient(s.b + n / width_ * frequencies_ * bstep_ + tile * columns + n % width_,
-                                                 bstep_, columns, rows, apart, width, tiles);
+                                                 bstep_, columns, rows, this->apart(2, false) * lanes_, width, tiles);
                           });
     }
     std::ptrdiff_t row[kMostChannels], crow[kMostChannels];
@@ -164,7 +161,7 @@ class WinogradWeights final : public Tiled<T> {
         crow[m] = m * columns;
       }
       for (Index part = 0; part < parts_; ++part) {
-        const Index3 of_window = this->part(part);
+        const auto of_window = this->part(part);
         const Index first = this->offset(b, of_window);
         for (Index i = 0; i < runs.count; ++i) {
           const Index tile = i * runs.size;

@@ -132,7 +132,7 @@ struct KernelSet {
   /// The largest magnitude over the mean of those that are not zero; NaN where something, or their sum,
   /// is not finite. Whole vectors.
   T (*peak)(const T* p, std::int64_t n);
-  WinogradKernels<T> winograd[5];
+  WinogradKernels<T> winograd[6];
 };
 
 /// The list of instruction sets: declaration, choice and tests are generated from it.

@@ -521,7 +521,7 @@ constexpr KernelSet<T> make_set(const char* name) {
       sum<T>,
       peak<T>,
       {Winograd<T, 2, 2, 3, 3>::kernels, Winograd<T, 4, 4, 3, 3>::kernels, Winograd<T, 3, 3, 4, 4>::kernels,
-       Winograd<T, 1, 4, 1, 3>::kernels, Winograd<T, 1, 2, 1, 3>::kernels},
+       Winograd<T, 1, 4, 1, 3>::kernels, Winograd<T, 1, 2, 1, 3>::kernels, Winograd<T, 2, 2, 2, 2>::kernels},
   };
 }
 

@@ -2,8 +2,9 @@
 // are polynomials, multiplied by their values at N = M + K - 1 points: 0, pairs +p and -p, and infinity. One tile at a
 // time, vectors along channels: pixels and frequencies (N * row + column) of a tile are vectors.
 //
-// N = 4 has the pair 1: sums and halves only, so that small integers stay exact. N = 6 has 5/8 and 3/2, the best of
-// {0, +-a, +-b, infinity}: less than half of the error that 1 and 2 have (root mean square, F(4x4, 3x3)).
+// N = 3 has the point 1 alone and N = 4 the pair: sums and halves only, so that small integers stay exact. N = 6 has
+// 5/8 and 3/2, the best of {0, +-a, +-b, infinity}: less than half of the error that 1 and 2 have (root mean square,
+// F(4x4, 3x3)).
 
 template <class T, int N>
 constexpr T kPoint[2] = {N == 4 ? T(1) : T(0.625), T(1.5)};
@@ -20,6 +21,8 @@ template <class T, int N>
 INLINE void winograd_image(const V<T>* d, V<T>* v) {
   if constexpr (N == 1) {
     v[0] = d[0];
+  } else if constexpr (N == 3) {
+    v[0] = d[0] - d[1], v[1] = d[1], v[2] = d[2] - d[1];
   } else if constexpr (N == 4) {
     v[0] = d[0] - d[2], v[1] = d[2] + d[1], v[2] = d[2] - d[1], v[3] = d[3] - d[1];
   } else {
@@ -38,6 +41,7 @@ template <class T, int N, int J, bool kScaled>
 INLINE void winograd_values(const V<T>* g, V<T>* v) {
   v[0] = g[0];
   if constexpr (N == 1) return;
+  if constexpr (N == 3) v[1] = g[0] + g[1];
   UNROLL for (int k = 0; k < N / 2 - 1; ++k) {
     const T p = kPoint<T, N>[k];
     T power = kScaled ? winograd_scale<T, N>(k) : T(1);
@@ -54,6 +58,7 @@ INLINE void winograd_sums(const V<T>* v, V<T>* g) {
   g[0] = v[0];
   if constexpr (N == 1) return;
   UNROLL for (int j = 1; j < J; ++j) g[j] = V<T>{};
+  if constexpr (N == 3) g[0] += v[1], g[1] += v[1];
   UNROLL for (int k = 0; k < N / 2 - 1; ++k) {
     T power = kScaled ? winograd_scale<T, N>(k) : T(1);
     const V<T> part[2] = {v[1 + 2 * k] + v[2 + 2 * k], v[1 + 2 * k] - v[2 + 2 * k]};

@@ -64,7 +64,7 @@ class _Axis:
         part of y (or x) that it reads.
         """
         if to_x:
-            size, least, step = self.x, 2 * self.stride, max(self.stride, tile * self.dilation)
+            size, least, step = self.x, 2 * self.stride, tile * self.dilation * self.stride
             first, last = max(0, self.reach - self.before), min(size, (self.y - 1) * self.stride - self.before + 1)
         else:
             size, least, step = self.y, 1, tile * self.dilation
