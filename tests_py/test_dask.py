@@ -135,6 +135,34 @@ def test_many_channels(
         same_bits(lazy[0].compute(scheduler="synchronous"), expected)
 
 
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "chunks", "options"),
+    [
+        ((2, 64, 37, 22), (33, 64, 4, 5), ((37,), (22,)), {"padding": [(2, 5), (4, 0)]}),  # windows in padding only
+        ((1, 33, 239), (48, 33, 2), ((239,),), {"padding": [(1, 5)], "dilation": 3}),
+        ((1, 64, 2400), (64, 64, 10), ((960, 1440),), {}),  # a part with fewer taps than a transform
+        ((3, 96, 90), (96, 48, 5), ((4, 43, 43),), {"stride": 3, "transposed": True, "groups": 2}),
+    ],
+)
+def test_tiles_that_read_beyond_windows(
+    rng: np.random.Generator,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    chunks: tuple[tuple[int, ...], ...],
+    options: dict[str, Any],
+) -> None:
+    """What is multiplied by zeros, or cancels, must be the same in parts and whole."""
+    x, w = rng.standard_normal(x_shape, np.float32), rng.standard_normal(w_shape, np.float32)
+    dy = rng.standard_normal(convbwd.convolution(x, w, **options).shape, np.float32)
+    options = {**options, "algorithm": "winograd", "output_mask": (True, False, False)}
+    assert "winograd" in convbwd.plan(dy, x, w, **options).explain()
+    expected = convbwd.convolution_backward(dy, x, w, **options)[0]
+    lazy = convbwd_dask.convolution_backward(
+        chunked(rng, dy), da.from_array(x, chunks=((x.shape[0],), (x.shape[1],), *chunks)), w, **options
+    )
+    same_bits(lazy[0].compute(scheduler="synchronous"), expected)
+
+
 def test_bits_do_not_depend_on_workers(rng: np.random.Generator) -> None:
     dy, x = (rng.standard_normal((4, 6, 20, 18), np.float32) for _ in range(2))
     arrays = [chunked(rng, dy, 5), chunked(rng, x, 5), rng.standard_normal((6, 3, 3, 3), np.float32)]

@@ -103,7 +103,7 @@ double products_inside(const Problem& p) {
     }
     products *= static_cast<double>(inside);
   }
-  return products;
+  return std::max(1.0, products);
 }
 
 double direct_nanoseconds(const PassSpec& spec, int lanes) {

@@ -415,8 +415,8 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     // Rows of weights lie far apart, which matters where many pixels read them.
     tiling.time = weights == Weights::in_place ? (volume <= kFewPixels ? 1 : kInPlace) * time(v, 0)
                                                : time(v, weights == Weights::packed_once ? 1 : boxes_);
-    // Threads wait for each other where tasks are few, unless there is room for one thread only.
-    if (kernels_.any_bstep && slots > 1 && p.products() >= kMuchWork) tiling.time *= waits(spec_.threads);
+    // One of two threads waits where tasks are few and odd.
+    if (kernels_.any_bstep && p.products() >= kMuchWork) tiling.time *= waits(slots);
     if (best.time == 0 || tiling.time < best.time) best = tiling;
     return true;
   };

@@ -32,7 +32,8 @@ Range: TypeAlias = tuple[int, int]
 Graph: TypeAlias = dict[Any, Any]
 
 _FAN_IN = 8  # partial sums that one task of a tree adds
-_WINOGRAD, _TILE = 5, 12  # SumKind of csrc/engine/pass.h; a multiple of its tiles, of 2, 3 or 4 outputs
+_WINOGRAD = 5  # SumKind of csrc/engine/pass.h
+_TILES = (2, 2), (4, 4), (3, 3), (1, 4), (1, 2), (2, 2)  # of KernelSet::winograd, in csrc/kernels/kernels.inl
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,22 +61,27 @@ class _Axis:
         """
         Return the least part around [low, high) of x (or y) whose elements are summed in the order of the whole.
 
-        It has a position that every tap of every phase of the stride reaches, two windows, and whole tiles. Second, the
-        part of y (or x) that it reads.
+        It has a position that every tap of every phase of the stride reaches, two windows, and whole tiles, if these
+        have more than one output. Second, the part of y (or x) that it reads. Tiles read up to two positions beyond the
+        windows: what is there must not change from part to whole, even if it is multiplied by zeros.
         """
+        unit = self.stride if to_x else 1
+        spread = self.dilation * unit if tile > 1 else 0
+        step = tile * spread or unit
         if to_x:
-            size, least, step = self.x, 2 * self.stride, tile * self.dilation * self.stride
+            size, least = self.x, 2 * self.stride
             first, last = max(0, self.reach - self.before), min(size, (self.y - 1) * self.stride - self.before + 1)
         else:
-            size, least, step = self.y, 1, tile * self.dilation
+            size, least = self.y, 1
             first = max(0, -((self.reach - self.before) // self.stride))
             last = min(size, (self.x - 1 + self.before) // self.stride + 1)
         if last - first < least:
             return (0, self.x if to_x else self.y), (0, self.y if to_x else self.x)
         low = min(low, last - least)
         high = max(high, max(low, first) + least)
-        part = low // step * step, min(size, -(-high // step) * step)
-        return part, self.read(to_x, *part)
+        part = low // step * step, min(size, -(-high // step) * step + 2 * spread)
+        first, last = self.read(to_x, *part)
+        return part, (first, (self.y if to_x else self.x) if spread and part[1] == size else last)
 
     def padding(self, x: Range, y: Range) -> tuple[Range, int]:
         """Return the padding of a convolution of these parts alone, and how far x goes beyond the windows."""
@@ -261,7 +267,10 @@ class _Call:
     def input_gradient(self) -> da.Array:
         name = self.name("dx")
         to_x = not self.transposed
-        tile = _TILE if self.sums[0] == _WINOGRAD else 1
+        tiles = [1, 1, 1]
+        if self.sums[0] == _WINOGRAD:
+            tiles[1:] = _TILES[self.sums[2]]
+        tiles = tiles[-len(self.axes) :]
         dtype = self.results[0][1]
         outputs, groups = _Blocks(self.grad_output), self.group_ranges()
         heads = [self.channels(self.weight, group, axis=0) for group in groups]
@@ -273,7 +282,7 @@ class _Call:
         graph: Graph = {}
         for index in np.ndindex(*(len(r) for r in ranges)):
             batch, group, *spatial = (r[i] for r, i in zip(ranges, index, strict=True))
-            both = (a.part(to_x, r[0], r[1], tile) for a, r in zip(self.axes, spatial, strict=True))
+            both = (a.part(to_x, *r, tile) for a, r, tile in zip(self.axes, spatial, tiles, strict=True))
             parts, read = zip(*both, strict=True)
             region, keys = outputs.region(batch, self.channels(self.grad_output, group), *read)
             options = self.part_options(group, *((parts, read) if to_x else (read, parts)))
