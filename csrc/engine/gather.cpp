@@ -365,13 +365,18 @@ bool Gather<T>::plan() {
     tiling = search(most);
   }
   if (most > 1 && (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks))
-    if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= (kernels_.any_bstep ? 2 : 1.5) * one.time)
+    if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= (tasks_are_shared() ? 1 : 1.5) * one.time)
       tiling = one;
   if (tiling.time == 0) return false;
   lay_out(spec_.operands);
   if (tiling.weights == Weights::in_place && !weights_may_stay_) tiling.weights = Weights::packed_by_tasks;
   configure(tiling);
   return true;
+}
+
+template <class T>
+bool Gather<T>::tasks_are_shared() const {
+  return kernels_.any_bstep && spec_.problem.products() >= kMuchWork;
 }
 
 // Of the tilings that leave room for so many slots, blocks of the best width with shared panels, else the one that is
@@ -415,8 +420,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     // Rows of weights lie far apart, which matters where many pixels read them.
     tiling.time = weights == Weights::in_place ? (volume <= kFewPixels ? 1 : kInPlace) * time(v, 0)
                                                : time(v, weights == Weights::packed_once ? 1 : boxes_);
-    // One of two threads waits where tasks are few and odd.
-    if (kernels_.any_bstep && p.products() >= kMuchWork) tiling.time *= waits(slots);
+    if (tasks_are_shared()) tiling.time *= waits(this->slots()) / this->slots();
     if (best.time == 0 || tiling.time < best.time) best = tiling;
     return true;
   };

@@ -72,7 +72,7 @@ class Gather final : public SlottedPass {
   };
 
   enum class Weights : std::uint8_t { in_place, packed_once, packed_by_tasks };
-  // What fits so many slots, and what it is expected to take.
+  // What fits so many slots, and how long it is expected to take: one thread, or all where tasks are shared.
   struct Tiling {
     Index slots = 1;
     int vectors = 1;  // of a block of columns
@@ -82,6 +82,8 @@ class Gather final : public SlottedPass {
   };
 
   Tiling search(Index slots);
+  // Whether a tiling may follow the number of threads, and the work is worth it.
+  bool tasks_are_shared() const;
   void lay_out(const Operands& o);
   bool configure(const Tiling& tiling);
   void set_box(Index pixels);
