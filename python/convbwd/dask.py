@@ -282,7 +282,9 @@ class _Call:
         graph: Graph = {}
         for index in np.ndindex(*(len(r) for r in ranges)):
             batch, group, *spatial = (r[i] for r, i in zip(ranges, index, strict=True))
-            both = (a.part(to_x, *r, tile) for a, r, tile in zip(self.axes, spatial, tiles, strict=True))
+            both = (
+                a.part(to_x, low, high, tile) for a, (low, high), tile in zip(self.axes, spatial, tiles, strict=True)
+            )
             parts, read = zip(*both, strict=True)
             region, keys = outputs.region(batch, self.channels(self.grad_output, group), *read)
             options = self.part_options(group, *((parts, read) if to_x else (read, parts)))
