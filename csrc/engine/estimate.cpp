@@ -94,13 +94,10 @@ bool along_pixels(const PassSpec& spec, Index width, int lanes, int rows_mr) {
 double products_inside(const Problem& p) {
   if (p.dilation == Index3{1, 1, 1}) return static_cast<double>(p.y_plane() * p.taps());
   double products = 1;
-  for (std::size_t a = 0; a < 3; ++a) {
+  for (int a = 0; a < 3; ++a) {
+    const AxisSizes sizes = axis_sizes(p, a);
     Index inside = 0;
-    for (Index t = 0; t < p.w[a]; ++t) {
-      const Index at = p.pad_before[a] - t * p.dilation[a];  // reached by the first output
-      const Index end = std::min(p.y[a], ceil_div(p.x[a] + at, p.stride[a]));
-      inside += std::max<Index>(0, end - std::max<Index>(0, ceil_div(at, p.stride[a])));
-    }
+    for (Index t = 0; t < sizes.kernel; ++t) inside += valid_outputs(sizes, t).size();
     products *= static_cast<double>(inside);
   }
   return std::max(1.0, products);
