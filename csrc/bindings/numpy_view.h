@@ -149,11 +149,22 @@ inline py::dtype numpy_dtype(DType type, std::initializer_list<const py::array*>
   }
 }
 
-/// A new C-contiguous array for a result; `tensor` views it.
+/// A new C-contiguous array for a result; `tensor` views it. Large ones begin with a line of the cache, because vectors
+/// that span two take twice as long to store: NumPy aligns to 16 bytes, with which gradients of 512x512 weights of 6
+/// taps took 1.13 times as long (Zen 5).
 inline py::array new_array(DType type, const Shape& shape, std::initializer_list<const py::array*> inputs,
                            Tensor& tensor, std::optional<DType> codes) {
-  py::array array(numpy_dtype(type, inputs, codes), shape);
+  constexpr py::ssize_t kLine = 64, kLarge = 64 << 10;  // bytes
+  const py::dtype dtype = numpy_dtype(type, inputs, codes);
   const auto size = static_cast<py::ssize_t>(size_of(type));
+  py::ssize_t count = 1;
+  for (const auto extent : shape) count *= extent;
+  py::array array = [&] {
+    if (count * size < kLarge) return py::array(dtype, shape);
+    const py::array memory(dtype, count + kLine / size - 1);
+    const auto skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % kLine;
+    return py::array(dtype, shape, {}, static_cast<const std::byte*>(memory.data()) + skip, memory);
+  }();
   tensor = {array.mutable_data(), type, shape, Shape(array.strides(), array.strides() + array.ndim())};
   for (auto& stride : tensor.strides) stride /= size;
   return array;

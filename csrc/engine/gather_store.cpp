@@ -233,6 +233,8 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
   const auto positions = b.positions(maps_);
   const Index step = vectors_ * kernels_.lanes, begin = positions[2].begin;
   const Index line = round_up(box_q_[2], kernels_.lanes);
+  const bool even =
+      std::all_of(sets, sets + per_row, [&](const PhaseSet& s) { return !s.taps || s.members == sets_[first].members; });
   const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
   for (Index n = 0; n < b.n; ++n)
     for (Index qd = 0; qd < e[0]; ++qd)
@@ -259,11 +261,14 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
             tile += pixels * round_up(columns, kernels_.lanes);
             place += pixels;
           }
-          for (Index c = 0; c < count; ++c) {
+          for (Index c = 0, run = 1; c < count; c += run, run = 1) {
+            // Channels that are stored together: their rows are evenly spaced, and their biases the same.
+            const Index most = even ? d.run(1, cb + c, count - c) : 1;
+            while (run < most && slot.bias[cb + c + run] == slot.bias[cb + c]) ++run;
             Index member = 0;
             for (const auto& md : fd->members)
               for (const auto& mh : fh->members) {
-                Index streams = 0;
+                Index streams = 0, pitch = 0;
                 const T* base = slot.rows;
                 for (std::size_t f = 0; f < per_row; ++f) {
                   const PhaseSet& s = sets_[first + f];
@@ -273,14 +278,15 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
                   for (Index m = 0; m < width; ++m)
                     slot.streams[streams++] = {live ? base + (c * s.members + member * width + m) * line : nullptr,
                                                fw.members[static_cast<std::size_t>(m)].first + begin, b.extent(s)[2]};
-                  if (live) base += count * s.members * line;
+                  if (live) base += count * s.members * line, pitch = s.members * line;
                 }
                 ++member;
                 const Index at_d = b.position(maps_, 0, qd, md), at_h = b.position(maps_, 1, qh, mh);
                 if (!maps_[0].holds(at_d) || !maps_[1].holds(at_h)) continue;
                 const Index at = d.offset({n, cb + c, at_d, at_h, begin});
-                store_streams(kernels_, slot.streams, streams, maps_[2].dst_step, 0, cleared, slot.bias[cb + c],
-                              slot.line, {advance(d.data, d.dtype, at), d.dtype, 1, 0, d.stride[4], positions[2]});
+                store_streams(
+                    kernels_, slot.streams, streams, maps_[2].dst_step, pitch, cleared, slot.bias[cb + c], slot.line,
+                    {advance(d.data, d.dtype, at), d.dtype, run, d.stride[1], d.stride[4], positions[2]});
               }
           }
         }
