@@ -63,6 +63,7 @@ class Rows final : public SlottedPass {
   Planes planes_;
   Index pitch_ = 0;  // of a row of results
   Index chunk_ = 1, boxes_ = 1, batch_ = 1;
+  bool along_ = false;  // images are computed as they lie in memory, whose groups have weights of their own
 };
 
 template <class T>
@@ -164,7 +165,8 @@ bool Rows<T>::plan() {
         for (Index m = m0; m < std::min<Index>(m0 + kernels_.rows_mr, sets_[set].members); ++m)
           order_.push_back(tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]);
   const Index weights = p.taps() * cs_ * cd_, products = std::max<Index>(1, p.y_plane() * weights / boxes_);
-  const Index packing = chunk_ == cs_ ? std::min(kPacking * kernels_.lanes * weights, p.n * products) : 0;
+  along_ = kPacking * kernels_.lanes * weights <= products;
+  const Index packing = chunk_ == cs_ && !along_ ? std::min(kPacking * kernels_.lanes * weights, p.n * products) : 0;
   batch_ = std::clamp<Index>(std::max(kTaskProducts, packing) / products, 1, std::max<Index>(1, images * boxes_ / 16));
   return share(ceil_div(images, batch_) * boxes_, 0, bytes);
 }
@@ -308,7 +310,8 @@ void Rows<T>::multiply_in_place(const View& image, const View& destination, cons
 template <class T>
 void Rows<T>::run(const Operands& o, std::byte* workspace) const {
   const View &image = to_x_ ? o.y : o.x, &destination = to_x_ ? o.x : o.y;
-  const Index images = spec_.problem.n * spec_.problem.groups;
+  const Problem& p = spec_.problem;
+  const Index images = p.n * p.groups;
   const auto in_place = [&](const View& v) { return v.dtype == compute_dtype<T> && in_runs(v, box_q_); };
   const bool copied = !plain_ || o.bias.data || !in_place(image) || !in_place(destination);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
@@ -320,7 +323,8 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     Index packed = -1;
     bool finite = true;
     for (Index image_number = begin; image_number < end; ++image_number) {
-      const Index g = image_number / spec_.problem.n, n = image_number % spec_.problem.n;
+      const Index g = along_ ? image_number % p.groups : image_number / p.n;
+      const Index n = along_ ? image_number / p.groups : image_number % p.n;
       for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
         const Index k = std::min(chunk_, cs_ - k0);
         if (g != packed || chunk_ < cs_) finite = pack(o.w, packed = g, k0, k, slot);
