@@ -24,6 +24,7 @@ constexpr Index kStraight = 48;          // products that are not summed in bloc
 constexpr Index kShort = 128, kFewPixels = 24;
 constexpr double kLittle = 1 << 16;  // products of a problem: more would take noticeably longer
 constexpr Index kMinTasks = 8;
+constexpr double kShared = 1 << 21;  // products that two tasks share where slabs do not fit: 20 us
 // Elements that are packed in the time that one is transposed: 1024 channels 28x28 to 256 gain 4 % by packing x (2.3
 // elements for one), two images of 832 channels 14x14 to 128 nothing (2.6), 512 channels 38x38 to 128 lose 5 % (8.5).
 constexpr double kPacked = 2.5;
@@ -102,7 +103,7 @@ class GatherWeights final : public SlottedPass {
   Index tile_elements_ = 0, least_slots_ = 1;
   // Of blocks that may be tried.
   int widest_ = 1;
-  Index most_rows_ = 1;
+  bool alone_ = false;  // a column block, whose rows two tasks share unless slabs do
 };
 
 template <class T>
@@ -194,7 +195,7 @@ bool GatherWeights<T>::plan() {
   for (least_slots_ = 2; !search(); --least_slots_)
     if (least_slots_ == 1) return false;
   if (spec_.threads == 1 && slabs_ == 1 && kernels_.any_bstep) {  // blocks may: larger ones pack less
-    least_slots_ = 1, most_rows_ = cm_;
+    least_slots_ = 1, alone_ = false;
     fit();
   }
   if (!(swap_ ? spec_.operands.y : spec_.operands.x).plain()) {
@@ -236,11 +237,13 @@ bool GatherWeights<T>::search() {
   const bool whole = swap_ && cm_ >= kManyRows && volume <= kMostPacked;
   if (results * parts < kMinTasks && chunk_count_ > 1 && !whole) {
     const Index wanted = std::min(chunk_count_, ceil_div(kMinTasks, results * parts));
-    const Index room = budget / 2 / std::max<Index>(1, results * full_tile);
+    const Index panels = 2 * chunk_pixels_ * widest * lanes * item;  // of two slots
+    const Index room = std::min(budget / 2, budget - panels) / std::max<Index>(1, results * full_tile);
     slabs_ = std::max<Index>(1, std::min(wanted, room));
+    if (slabs_ > 1 && results * parts % 2 == 1) slabs_ = slabs_ / 2 * 2;  // an even number of tasks
   }
   widest_ = widest;
-  most_rows_ = whole && results < kMinTasks && results % 2 == 1 ? ceil_div(cm_, Index{2}) : cm_;
+  alone_ = results < kMinTasks && results % 2 == 1 && p.products() >= kShared;
   return fit();
 }
 
@@ -251,11 +254,14 @@ bool GatherWeights<T>::fit() {
   for (int v = widest_; v >= 1; --v) {
     const int mr = kernels_.gather[v - 1].mr;
     const Index row_bytes = p.taps() * v * kernels_.lanes * static_cast<Index>(sizeof(T));
-    const Index most = std::clamp<Index>(kTileBytes / row_bytes, 1, most_rows_);
-    for (Index rows = ceil_div(cm_, ceil_div(cm_, most)); rows >= 1;
-         rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2) {
+    const auto whole = [&] {
+      const Index most =
+          std::clamp<Index>(kTileBytes / row_bytes, 1, slabs_ == 1 && alone_ ? ceil_div(cm_, Index{2}) : cm_);
+      return ceil_div(cm_, ceil_div(cm_, most));
+    };
+    for (Index rows = whole(); rows >= 1; rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2) {
       // Each task packs its panel: slabs do not pay for tasks of single rows.
-      if (slabs_ > 1 && rows * p.taps() < std::min<Index>(mr, cm_ * p.taps())) slabs_ = 1, rows = most;
+      if (slabs_ > 1 && rows * p.taps() < std::min<Index>(mr, cm_ * p.taps())) slabs_ = 1, rows = whole();
       if (configure(v, rows, p.taps())) return true;
     }
     for (Index taps = p.taps() / 2; taps >= mr; taps /= 2)

@@ -13,6 +13,7 @@ namespace {
 
 constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
 constexpr Index kPacking = 64;         // vectors that a packed weight is to meet: more images share a task until then
+constexpr double kShared = 1 << 22;    // products of a pass that two threads share, if their boxes fit
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
 constexpr Index kInPlacePixels = 96,
@@ -109,35 +110,45 @@ Index Rows<T>::measure() {
 template <class T>
 bool Rows<T>::plan() {
   const Problem& p = spec_.problem;
-  const Index budget = static_cast<Index>(spec_.budget), limit = std::min(budget, kBoxBytes);
-  const bool fixed = spec_.sums[1] > 0;
+  const Index budget = static_cast<Index>(spec_.budget);
+  bool fixed = spec_.sums[1] > 0;
   chunk_ = fixed ? std::min(cs_, spec_.sums[1]) : cs_;
-  box_q_ = count_;
-  Index bytes;
+  Index bytes = 0;
   const Index least = std::max<Index>(4, kStraight / p.taps());
-  while ((bytes = measure()) > limit) {
-    // Boxes have borders, and rows shorter than a few vectors are mostly border: fewer source channels at a time before
-    // that, as long as they make a straight sum.
-    if (box_q_[0] > 1)
-      box_q_[0] = ceil_div(box_q_[0], 2);
-    else if (chunk_ > least && !fixed)
-      chunk_ = std::max(least, ceil_div(chunk_, 2));
-    else if (box_q_[1] > 8)
-      box_q_[1] = ceil_div(box_q_[1], 2);
-    else if (box_q_[2] > 512)
-      box_q_[2] = ceil_div(box_q_[2], 2);
-    else if (chunk_ > 8 && !fixed)
-      chunk_ = ceil_div(chunk_, 2);
-    else if (bytes <= budget)
-      break;
-    else if (box_q_[1] > 1)
-      box_q_[1] = ceil_div(box_q_[1], 2);
-    else if (chunk_ > 1 && !fixed)
-      chunk_ = ceil_div(chunk_, 2);
-    else if (box_q_[2] > kernels_.lanes)
-      box_q_[2] = ceil_div(box_q_[2], 2);
-    else
-      return false;
+  const auto fits = [&](Index limit) {
+    box_q_ = count_;
+    while ((bytes = measure()) > limit) {
+      // Boxes have borders, and rows shorter than a few vectors are mostly border: fewer source channels at a time
+      // before that, as long as they make a straight sum.
+      if (box_q_[0] > 1)
+        box_q_[0] = ceil_div(box_q_[0], 2);
+      else if (chunk_ > least && !fixed)
+        chunk_ = std::max(least, ceil_div(chunk_, 2));
+      else if (box_q_[1] > 8)
+        box_q_[1] = ceil_div(box_q_[1], 2);
+      else if (box_q_[2] > 512)
+        box_q_[2] = ceil_div(box_q_[2], 2);
+      else if (chunk_ > 8 && !fixed)
+        chunk_ = ceil_div(chunk_, 2);
+      else if (bytes <= budget)
+        break;
+      else if (box_q_[1] > 1)
+        box_q_[1] = ceil_div(box_q_[1], 2);
+      else if (chunk_ > 1 && !fixed)
+        chunk_ = ceil_div(chunk_, 2);
+      else if (box_q_[2] > kernels_.lanes)
+        box_q_[2] = ceil_div(box_q_[2], 2);
+      else
+        return false;
+    }
+    return true;
+  };
+  // Chunks order sums, which must not depend on the number of threads. Boxes may.
+  const bool shared = p.products() >= kShared;
+  if (!fits(std::min(shared ? budget / 2 : budget, kBoxBytes))) return false;
+  if (shared && spec_.threads == 1) {
+    fixed = true;
+    fits(std::min(budget, kBoxBytes));
   }
   const Index images = p.n * p.groups;
   while (p.products() >= kMuchWork && images * boxes_ < kMinTasks && box_q_[1] > 8) {
