@@ -288,6 +288,7 @@ TEST(Plans, TakeEveryWay) {
   const Problem deep = problem(1, 1, 200, 33, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem depthwise = problem(1, 2, 1, 1, {1, 190, 200}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem small = problem(40, 10, 1, 1, {1, 9, 9}, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 2, 2});
+  const Problem side = problem(1, 1, 256, 8, {1, 60, 60}, {1, 1, 1});  // results of one block
   // Planes 4096 bytes apart: a copy pays, but has no room; and its borders are most of it.
   const Problem meeting = problem(1, 1, 16, 16, {1, 32, 32}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem apart = problem(1, 1, 19, 5, {1, 1, 4096}, {1, 1, 4}, {1, 1, 1}, {1, 1, 1263});
@@ -309,6 +310,8 @@ TEST(Plans, TakeEveryWay) {
            {"boxes of 40x1x3x3", Unknown::x, make_gather, problem(40, 1, 5, 6, {1, 3, 3}, {1, 2, 2})},
            {"4 chunks of 400 pixels in 2 slabs", Unknown::w, make_gather_weights, wide},
            {"in 1 slabs", Unknown::w, make_gather_weights, wide, DType::float32, 48 << 10},
+           {"in 4 slabs", Unknown::w, make_gather_weights, side, DType::float32, 72 << 10},
+           {"128 of 256 input channels a task", Unknown::w, make_gather_weights, side, DType::float32, 24 << 10},
            {"output channels a task", Unknown::w, make_gather_weights, problem(1, 1, 17, 40, {1, 9, 9}, {1, 1, 1})},
            {"input channels a task", Unknown::w, make_gather_weights, wide},
            {"image copied", Unknown::w, make_gather_weights, wide, DType::float16},

@@ -72,8 +72,12 @@ inline std::vector<Problem> hard_problems() {
       problem(1, 2, 1, 1, {6, 7, 8}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}),
       problem(5, 37, 1, 1, {1, 7, 6}, {1, 3, 4}, {1, 2, 2}, {1, 1, 1}, {0, 1, 2}),  // blocks of channels
       problem(2, 17, 1, 1, {3, 5, 7}, {2, 6, 7}, {2, 1, 1}, {1, 1, 2}, {1, 5, 6}, {1, 2, 5}),
-      problem(2, 5, 1, 1, {1, 6, 1}, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 1}),  // a column between zeros
-      problem(1, 16, 1, 1, {1, 9, 9}, {1, 2, 1}, {1, 1, 3}, {1, 4, 1}),            // phases without a tap
+      problem(2, 5, 1, 1, {1, 6, 1}, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 1}),     // a column between zeros
+      problem(1, 16, 1, 1, {1, 9, 9}, {1, 2, 1}, {1, 1, 3}, {1, 4, 1}),               // phases without a tap
+      problem(3, 18, 1, 1, {1, 34, 35}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),  // channels side by side
+      problem(1, 2, 20, 9, {2, 9, 10}, {3, 3, 3}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}),   // rows of phases together
+      problem(30, 1, 24, 18, {1, 7, 7}, {1, 1, 1}),                                   // rows behind each other
+      problem(30, 1, 24, 18, {1, 7, 8}, {1, 1, 1}, {1, 2, 2}),                        // short rows that are apart
       problem(1, 1, 10, 12, {1, 1, 1024}, {1, 1, 3}, {1, 1, 1}, {1, 1, 1},
               {0, 0, 1}),                                                              // planes that meet in the caches
       problem(1, 1, 1, 1, {1, 190, 200}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),  // boxes of planes
