@@ -183,7 +183,7 @@ bool Dots<T>::plan() {
   measure();
   const Index products = std::max<Index>(1, p.y_plane() * p.n * p.taps() * channels_ * p.co / slabs_);
   if (slabs_ == 1) {
-    const Index channel_bytes = p.x_plane() * channels_ * static_cast<Index>(sizeof(T));
+    const Index channel_bytes = std::max<Index>(1, p.x_plane() * channels_) * static_cast<Index>(sizeof(T));
     const Index wanted = std::max(kTaskProducts / products, p.n > 1 ? kRunBytes / channel_bytes : 1);
     batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, results / kMinTasks));
     for (measure(); slot_bytes_ > budget && batch_ > 1; measure()) batch_ = ceil_div(batch_, 2);
