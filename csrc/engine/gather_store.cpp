@@ -233,8 +233,8 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
   const auto positions = b.positions(maps_);
   const Index step = vectors_ * kernels_.lanes, begin = positions[2].begin;
   const Index line = round_up(box_q_[2], kernels_.lanes);
-  const bool even =
-      std::all_of(sets, sets + per_row, [&](const PhaseSet& s) { return !s.taps || s.members == sets_[first].members; });
+  const bool even = std::all_of(sets, sets + per_row,
+                                [&](const PhaseSet& s) { return !s.taps || s.members == sets_[first].members; });
   const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
   for (Index n = 0; n < b.n; ++n)
     for (Index qd = 0; qd < e[0]; ++qd)
@@ -284,9 +284,9 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
                 const Index at_d = b.position(maps_, 0, qd, md), at_h = b.position(maps_, 1, qh, mh);
                 if (!maps_[0].holds(at_d) || !maps_[1].holds(at_h)) continue;
                 const Index at = d.offset({n, cb + c, at_d, at_h, begin});
-                store_streams(
-                    kernels_, slot.streams, streams, maps_[2].dst_step, pitch, cleared, slot.bias[cb + c], slot.line,
-                    {advance(d.data, d.dtype, at), d.dtype, run, d.stride[1], d.stride[4], positions[2]});
+                store_streams(kernels_, slot.streams, streams, maps_[2].dst_step, pitch, cleared, slot.bias[cb + c],
+                              slot.line,
+                              {advance(d.data, d.dtype, at), d.dtype, run, d.stride[1], d.stride[4], positions[2]});
               }
           }
         }
