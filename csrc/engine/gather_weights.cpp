@@ -237,8 +237,11 @@ bool GatherWeights<T>::search() {
   const bool whole = swap_ && cm_ >= kManyRows && volume <= kMostPacked;
   if (results * parts < kMinTasks && chunk_count_ > 1 && !whole) {
     const Index wanted = std::min(chunk_count_, ceil_div(kMinTasks, results * parts));
-    const Index panels = 2 * chunk_pixels_ * widest * lanes * item;  // of two slots
-    const Index room = std::min(budget / 2, budget - panels) / std::max<Index>(1, results * full_tile);
+    Carver slot;
+    slot.take<T>(chunk_pixels_ * widest * lanes);
+    slot.take<Segment>(chunk_pixels_ / chunk_[3]);
+    const Index slots = 2 * round_up(static_cast<Index>(slot.used()), 64);
+    const Index room = std::min(budget / 2, budget - slots) / std::max<Index>(1, results * full_tile);
     slabs_ = std::max<Index>(1, std::min(wanted, room));
     if (slabs_ > 1 && results * parts % 2 == 1) slabs_ = slabs_ / 2 * 2;  // an even number of tasks
   }
