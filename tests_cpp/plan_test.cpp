@@ -266,7 +266,9 @@ INSTANTIATE_TEST_SUITE_P(
         Choice{"Patches", problem(1, 1, 3, 64, {1, 160, 160}, {1, 16, 16}, {1, 16, 16}), "gather y", "gather x",
                "gather w"},
         Choice{"FirstLayer", problem(1, 1, 3, 32, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "gather y",
-               "rows x", "gather w"}),
+               "rows x", "gather w"},
+        Choice{"LastLayer", problem(1, 1, 64, 3, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "rows y",
+               "gather x", "gather w"}),
     [](const auto& test) { return test.param.name; });
 
 TEST_F(PlanTest, TakesTheAlgorithmThatIsAskedFor) {

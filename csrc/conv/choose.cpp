@@ -75,7 +75,7 @@ Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& 
       default:
         pass = make_gather(spec, kernels);
     }
-    const double time = guarded ? guarded->nanoseconds() : direct_nanoseconds(spec, native.lanes);
+    const double time = guarded ? guarded->nanoseconds() : direct_nanoseconds(spec, native);
     if (guarded) pass = std::move(guarded);
     if (pass) return {std::move(pass), time};
   }
@@ -104,9 +104,8 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
     }
   const Index width = width_of_results(spec);
   const bool few = width <= kFewChannels;  // most of a matrix unit's tiles, and of a GEMM's columns, would be empty
-  const bool along =
-      blas ? few && algorithm != Algorithm::blas : along_pixels(spec, width, native.lanes, native.rows_mr);
-  all.push_back({make_direct<T>(spec, algorithm, along, native, kernels), direct_nanoseconds(spec, native.lanes)});
+  const bool along = blas ? few && algorithm != Algorithm::blas : along_pixels(spec, width, native);
+  all.push_back({make_direct<T>(spec, algorithm, along, native, kernels), direct_nanoseconds(spec, native)});
   const bool automatic = algorithm == Algorithm::automatic && !blas;
   const bool unit_may = automatic ? !few : algorithm == Algorithm::matrix;
   const bool winograd_may = automatic ? !strict : algorithm == Algorithm::winograd;
@@ -118,7 +117,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const bool asked = algorithm == Algorithm::matrix || algorithm == Algorithm::winograd;
   if (!asked && algorithm != Algorithm::blas)
     add(spec.unknown == Unknown::w ? make_lanes_weights(spec, native) : make_lanes(spec, native));
-  if (const double time = in_rows_nanoseconds(spec, native.lanes, native.rows_mr); time > 0 && automatic && !along)
+  if (const double time = in_rows_nanoseconds(spec, native); time > 0 && automatic && !along)
     if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))
     if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && unit_may) {

@@ -31,6 +31,26 @@ double far_nanoseconds(const PassSpec& spec) {
                                                                                                      : 0;
 }
 
+// Cycles of the gathering kernel for the weights' gradient of an image of a group: tiles of `rows` channels on one
+// side, `columns` on the other, `packed` elements. Fitted to 70 problems of 1 to 512 channels (AVX-512).
+template <class T>
+double gathered_weights(const KernelSet<T>& k, Index rows, Index columns, double products, Index packed) {
+  constexpr double kVector = 0.53, kPacked = 0.35;
+  constexpr Index kLeast = 3;  // fewer rows wait for their sums
+  const auto vectors = static_cast<double>(column_cost(k, columns, widest_block(k, columns))) / 8;
+  return kVector * vectors * products * static_cast<double>(std::max(rows, kLeast)) +
+         kPacked * static_cast<double>(packed);
+}
+
+template <class T>
+double with_roles(const Problem& p, const KernelSet<T>& k) {
+  return gathered_weights(k, p.ci, p.co, static_cast<double>(p.taps() * p.y_plane()), p.co * p.y_plane());
+}
+template <class T>
+double with_roles_exchanged(const Problem& p, const KernelSet<T>& k) {
+  return gathered_weights(k, p.co, p.ci, static_cast<double>(p.taps() * p.y_plane()), p.ci * p.x_plane());
+}
+
 // Cycles of rows for a vector of pixels and a product: wide vectors lie across cache lines, so each load is two.
 double rows_cycles(Index results, int rows_mr) {
   const auto block = [](Index rows) { return rows == 0 ? 0 : std::max(1.1, static_cast<double>(rows) / 2); };
@@ -56,15 +76,18 @@ Index width_of_results(const PassSpec& spec) {
 // In cycles of a core with two multiply-adds and two loads each, for a source channel of an image of a group. The
 // factors make it agree with 36 problems of 1 to 24 channels, strides of 1 and 2, 7 to 1024 pixels a row (AVX-512):
 // within 20 % where the two are close.
-bool along_pixels(const PassSpec& spec, Index width, int lanes, int rows_mr) {
+template <class T>
+bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels) {
   constexpr double kPlane = 80, kCopied = 0.4, kStored = 0.3, kTransposed = 0.5;  // a plane, an element
   constexpr double kAcross = 4, kCall = 100;  // the sum of a vector's lanes, a call of the gathering kernel
   const Problem& p = spec.problem;
   const bool of_w = spec.unknown == Unknown::w, to_x = spec.unknown == Unknown::x;
   // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
   if (of_w && outer_product(p)) return std::max(p.ci, p.co) <= kFewChannels;
+  const bool exchanges = of_w && exchanges_roles(p, kernels);
   // Pointwise problems may be read in place by rows, depthwise ones are compared with lanes.
-  if (p.pointwise() || p.depthwise() || width > 2 * kFewChannels) return width <= kFewChannels;
+  if ((p.pointwise() && !exchanges) || p.depthwise() || width > 2 * kFewChannels) return width <= kFewChannels;
+  const int lanes = kernels.lanes;
   const auto results = static_cast<double>(width), sources = static_cast<double>(to_x ? p.co : p.ci);
   const auto x_plane = static_cast<double>(p.x_plane()), y_plane = static_cast<double>(p.y_plane());
   const double taps = static_cast<double>(p.taps()) * static_cast<double>(to_x ? p.ci : p.co) / results;
@@ -77,18 +100,36 @@ bool along_pixels(const PassSpec& spec, Index width, int lanes, int rows_mr) {
   double calls = 1;
   for (std::size_t a = 0; a < 3; ++a) calls *= to_x || p.pad_before[a] > 0 ? static_cast<double>(p.w[a]) : 1;
   const double gathered =
-      taps * y_plane * (width <= lanes ? tall : 0.53 * static_cast<double>(ceil_div(width, lanes))) +
+      (exchanges ? with_roles_exchanged(p, kernels) / sources
+                 : taps * y_plane * (width <= lanes ? tall : 0.53 * static_cast<double>(ceil_div(width, lanes)))) +
       kCall * calls / sources / (of_w ? static_cast<double>(p.n) : 1);
   if (of_w) {
-    const double copied = 2 * kPlane + kCopied * (strided * x_plane + y_plane * results / sources);
+    const double copied =
+        2 * kPlane + (p.pointwise() ? 0 : kCopied * (strided * x_plane + y_plane * results / sources));
     const double stored = 2 * taps * results / static_cast<double>(p.n);
     return (p.w[0] > 1 ? 1.75 : 1.2) * results * (vectors / 2 + kAcross * taps) + copied < gathered + stored;
   }
   const double source = to_x ? y_plane : strided * x_plane, result = (to_x ? x_plane : y_plane) * results / sources;
-  const double rows = 1.2 * (vectors * rows_cycles(width, rows_mr) + kPlane +
+  const double rows = 1.2 * (vectors * rows_cycles(width, kernels.rows_mr) + kPlane +
                              kCopied * source * static_cast<double>(p.w[0]) + kStored * strided * result);
   // Phases have fewer pixels each.
   return rows < (strided > 1 ? 1.1 : 1) * gathered + kTransposed * result;
+}
+
+template <class T>
+bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels) {
+  // Elements that are packed in the time that one is transposed: 1024 channels 28x28 to 256 gain 4 % by packing x (2.3
+  // elements for one), two images of 832 channels 14x14 to 128 nothing (2.6), 512 channels 38x38 to 128 lose 5 % (8.5).
+  constexpr double kPacked = 2.5;
+  constexpr double kGain = 1.1;  // estimates of less are wrong as often as right
+  if (p.stride != Index3{1, 1, 1}) return false;
+  if (p.pointwise()) {  // results are rows of w then, which need not be transposed
+    if (p.ci >= kernels.lanes &&
+        static_cast<double>((p.ci - p.co) * p.n * p.y_plane()) < kPacked * static_cast<double>(p.ci * p.co))
+      return true;
+    if (p.co > kFewChannels) return false;  // packing planes from memory takes several times as long
+  }
+  return kernels.any_bstep && kGain * with_roles_exchanged(p, kernels) < with_roles(p, kernels);
 }
 
 double products_inside(const Problem& p) {
@@ -103,14 +144,17 @@ double products_inside(const Problem& p) {
   return std::max(1.0, products);
 }
 
-double direct_nanoseconds(const PassSpec& spec, int lanes) {
+template <class T>
+double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
   const Problem& p = spec.problem;
+  const int lanes = kernels.lanes;
   if (p.depthwise()) return depthwise_nanoseconds(spec, lanes);
   const double images = static_cast<double>(p.n * p.groups);
   const double x = images * static_cast<double>(p.ci * p.x_plane()),
                y = images * static_cast<double>(p.co * p.y_plane());
   const double w = static_cast<double>(p.groups * p.ci * p.co * p.taps());
-  const Index columns = spec.unknown == Unknown::x ? p.ci : p.co;
+  const bool of_ci = spec.unknown == Unknown::x || (spec.unknown == Unknown::w && exchanges_roles(p, kernels));
+  const Index columns = of_ci ? p.ci : p.co;
   const double wasted = static_cast<double>(round_up(columns, lanes)) / static_cast<double>(columns);
   double time =
       images * static_cast<double>(p.ci * p.co) * products_inside(p) / lanes * 0.18 * (columns > lanes ? wasted : 1);
@@ -143,16 +187,27 @@ double direct_nanoseconds(const PassSpec& spec, int lanes) {
   return time + far + 0.8 * x + 0.1 * y + 0.45 * w + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
 }
 
-double in_rows_nanoseconds(const PassSpec& spec, int lanes, int rows_mr) {
+template <class T>
+double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
   const Problem& p = spec.problem;
+  const int lanes = kernels.lanes;
   const bool to_x = spec.unknown == Unknown::x;
   const Index source = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
   if (!p.pointwise() || spec.unknown == Unknown::w || results > 2 * source || source >= 24 || p.y_plane() < 32 * lanes)
     return 0;
   const double images = static_cast<double>(p.n * p.groups * p.y_plane());
-  const double rows = static_cast<double>(round_up(results, rows_mr));
+  const double rows = static_cast<double>(round_up(results, kernels.rows_mr));
   return 2000 + far_nanoseconds(spec) +
          images * (0.235 * rows * static_cast<double>(source) / lanes + 0.15 * static_cast<double>(results));
 }
+
+template double direct_nanoseconds(const PassSpec&, const KernelSet<float>&);
+template double direct_nanoseconds(const PassSpec&, const KernelSet<double>&);
+template double in_rows_nanoseconds(const PassSpec&, const KernelSet<float>&);
+template double in_rows_nanoseconds(const PassSpec&, const KernelSet<double>&);
+template bool along_pixels(const PassSpec&, Index, const KernelSet<float>&);
+template bool along_pixels(const PassSpec&, Index, const KernelSet<double>&);
+template bool exchanges_roles(const Problem&, const KernelSet<float>&);
+template bool exchanges_roles(const Problem&, const KernelSet<double>&);
 
 }  // namespace convbwd

@@ -11,11 +11,13 @@ double products_inside(const Problem& p);
 
 /// Time that a direct pass takes on one thread, good to 30 %: fitted to the 129 shapes of the benchmark on a Sapphire
 /// Rapids, AVX-512 float32, where a vector's products take 0.18 ns.
-double direct_nanoseconds(const PassSpec& spec, int lanes);
+template <class T>
+double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 
 /// Time of a pointwise pass whose vectors run along pixels in place, fitted as that of direct passes is, and to 20 %; 0
 /// where it is never the quickest: many results of few sums are written slowly, many sources are better packed.
-double in_rows_nanoseconds(const PassSpec& spec, int lanes, int rows_mr);
+template <class T>
+double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 
 /// Results that a pixel has in a group, those of all taps of a patch together; up to kFewChannels are few.
 Index width_of_results(const PassSpec& spec);
@@ -24,7 +26,13 @@ constexpr Index kFewChannels = 8;
 /// Whether vectors along pixels (rows, dots) are expected to take less time than vectors along channels (gather): for
 /// `width` results of a pixel that are not many, as long as planes are large enough for their borders and for sums
 /// across lanes.
-bool along_pixels(const PassSpec& spec, Index width, int lanes, int rows_mr);
+template <class T>
+bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels);
+
+/// Whether the gathering kernel is expected to form the weights' gradient sooner with x and y in each other's roles, so
+/// that columns are input channels.
+template <class T>
+bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels);
 
 /// Whether the weights' gradient is little more than the products of channels: writing it is most of the work.
 inline bool outer_product(const Problem& p) { return p.pointwise() && p.n * p.y_plane() <= 16; }

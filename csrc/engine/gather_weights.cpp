@@ -1,6 +1,7 @@
 // Unknown w by the gathering kernel: a reduction over output pixels. Rows of a tile are (input channel, tap) pairs
 // whose taps lie inside the image for the same outputs, so that one list of segments serves the tile and padding is
-// never multiplied; columns are output channels, y being packed to [pixel][column]. Long reductions run in chunks
+// never multiplied; columns are output channels, y being packed to [pixel][column]. Steps of one leave x and y free to
+// exchange these roles, which fills the columns where there are few output channels. Long reductions run in chunks
 // whose sums are added in order, and where there are few results in slabs that separate tasks sum and one adds up.
 #include <sstream>
 
@@ -25,14 +26,20 @@ constexpr Index kShort = 128, kFewPixels = 24;
 constexpr double kLittle = 1 << 16;  // products of a problem: more would take noticeably longer
 constexpr Index kMinTasks = 8;
 constexpr double kShared = 1 << 21;  // products that two tasks share where slabs do not fit: 20 us
-// Elements that are packed in the time that one is transposed: 1024 channels 28x28 to 256 gain 4 % by packing x (2.3
-// elements for one), two images of 832 channels 14x14 to 128 nothing (2.6), 512 channels 38x38 to 128 lose 5 % (8.5).
-constexpr double kPacked = 2.5;
 // Of images whose short rows are summed across: those of 64 images of 64 channels 4x4 (262 KB) take 1.26 times as long,
 // of 3x3 (147 KB) 0.92 times, of 1x1 0.8 times wherever they are (Zen 5).
 constexpr Index kNearBytes = 160 << 10;
 // Each task packs its panel: as many rows of so few pixels are quicker without slabs.
 constexpr Index kManyRows = 192, kMostPacked = 2048;
+
+// The same sums with x for y and y for x, both of which step by one: taps go backwards.
+Problem exchanged(const Problem& p) {
+  Problem e = p;
+  std::swap(e.ci, e.co);
+  std::swap(e.x, e.y);
+  for (std::size_t a = 0; a < 3; ++a) e.pad_before[a] = (p.w[a] - 1) * p.dilation[a] - p.pad_before[a];
+  return e;
+}
 
 template <class T>
 class GatherWeights final : public SlottedPass {
@@ -68,7 +75,8 @@ class GatherWeights final : public SlottedPass {
   // more rows then: the shapes of GEMMs would depend on the layout.
   bool in_place() const {
     const View& w = spec_.operands.w;
-    return kernels_.any_bstep && swap_ && slabs_ == 1 && w.dtype == compute_dtype<T> && w.plain() && w.stride[1] == 1;
+    return kernels_.any_bstep && swap_ && problem_.pointwise() && slabs_ == 1 && w.dtype == compute_dtype<T> &&
+           w.plain() && w.stride[1] == 1;
   }
   bool in_place(const Block& b) const { return in_place() && b.n % kernels_.lanes == 0; }
   View weights(const Operands& o, const Block& b) const {
@@ -87,10 +95,9 @@ class GatherWeights final : public SlottedPass {
   Index width() const { return vectors_ * kernels_.lanes; }
 
   const KernelSet<T>& kernels_;
-  // A pointwise problem is symmetric: x is the image to pack, its channels being columns as they are in w, unless
-  // packing it takes longer than transposing the results.
-  bool swap_ = false;
-  Index cm_, cn_;
+  const bool swap_;        // x and y have exchanged their roles
+  const Problem problem_;  // with these roles: y is packed, x the image
+  const Index cm_, cn_;
   bool copy_ = false;  // image operand through a tile copy
   std::array<std::vector<TapClass>, 3> classes_;
   // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
@@ -108,12 +115,13 @@ class GatherWeights final : public SlottedPass {
 
 template <class T>
 GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels)
-    : SlottedPass(spec), kernels_(kernels) {
-  const Problem& p = spec_.problem;
-  swap_ = p.pointwise() && p.ci >= kernels_.lanes &&
-          static_cast<double>((p.ci - p.co) * p.n * p.y_plane()) < kPacked * static_cast<double>(p.ci * p.co);
-  cm_ = swap_ ? p.co : p.ci;
-  cn_ = swap_ ? p.ci : p.co;
+    : SlottedPass(spec),
+      kernels_(kernels),
+      swap_(exchanges_roles(spec.problem, kernels)),
+      problem_(swap_ ? exchanged(spec.problem) : spec.problem),
+      cm_(problem_.ci),
+      cn_(problem_.co) {
+  const Problem& p = problem_;
   copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;
   for (int a = 0; a < 3; ++a) {
     const AxisSizes sizes = axis_sizes(p, a);
@@ -129,7 +137,8 @@ GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernel
   }
   const Index4 natural{p.n, p.y[0], p.y[1], p.y[2]};
   const auto longest = std::max_element(natural.rbegin(), natural.rend());
-  const Index run = p.pointwise() ? p.y_plane() : p.y[2];  // outputs that follow each other in x
+  // Outputs that follow each other in x.
+  const Index run = p.pointwise() ? p.y_plane() : std::min(p.x[2], p.y[2]);
   const bool near = p.n * p.groups * p.ci * p.x_plane() * static_cast<Index>(sizeof(T)) <= kNearBytes;
   if (run < (near ? 8 : 3) && *longest > 2 * run) {
     const auto axis = static_cast<std::size_t>(natural.rend() - longest - 1);
@@ -152,7 +161,7 @@ typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
 
 template <class T>
 bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
-  const Problem& p = spec_.problem;
+  const Problem& p = problem_;
   vectors_ = vectors;
   taps_ = taps;
   tap_blocks_ = ceil_div(p.taps(), taps_);
@@ -168,7 +177,7 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
       if (axis == 0)
         reach[0] = chunk_[i];
       else
-        reach[axis] = std::min((swap_ ? p.y : p.x)[axis - 1],
+        reach[axis] = std::min(p.x[axis - 1],
                                (chunk_[i] - 1) * p.stride[axis - 1] + (p.w[axis - 1] - 1) * p.dilation[axis - 1] + 1);
     }
     copy_plane_ = (ceil_div(reach[1] * reach[2] * reach[3], kernels_.lanes) | 1) * kernels_.lanes;
@@ -207,7 +216,7 @@ bool GatherWeights<T>::plan() {
 
 template <class T>
 bool GatherWeights<T>::search() {
-  const Problem& p = spec_.problem;
+  const Problem& p = problem_;
   const Index lanes = kernels_.lanes, item = static_cast<Index>(sizeof(T)), budget = static_cast<Index>(spec_.budget);
   int widest = widest_block(kernels_, cn_);
   // Chunks and slabs fix the order of sums: they depend on the shape alone. Panels may take a third of the budget.
@@ -253,7 +262,7 @@ bool GatherWeights<T>::search() {
 // The largest blocks of rows that fit, of the widest columns.
 template <class T>
 bool GatherWeights<T>::fit() {
-  const Problem& p = spec_.problem;
+  const Problem& p = problem_;
   for (int v = widest_; v >= 1; --v) {
     const int mr = kernels_.gather[v - 1].mr;
     const Index row_bytes = p.taps() * v * kernels_.lanes * static_cast<Index>(sizeof(T));
@@ -302,7 +311,7 @@ void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, co
 template <class T>
 void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent,
                                 const Slot& s, T* tiles, bool accumulate) const {
-  const Problem& p = spec_.problem;
+  const Problem& p = problem_;
   const auto [g, n0, n, m0, m, t0, taps, pitch] = b;
   const GatherKernel<T>& kernel = this->kernel(n);
   const View& image = swap_ ? o.y : o.x;
@@ -382,7 +391,7 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
           for (const Index td : cd.taps)
             for (const Index th : ch.taps)
               for (const Index tw : cw.taps) {
-                const Index t = (td * p.w[1] + th) * p.w[2] + tw - t0;
+                const Index tap = (td * p.w[1] + th) * p.w[2] + tw, t = (swap_ ? p.taps() - 1 - tap : tap) - t0;
                 if (t < 0 || t >= taps) continue;
                 row[rows] = c * stride[1] + td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] +
                             tw * p.dilation[2] * stride[4];
@@ -436,7 +445,7 @@ template <class T>
 typename GatherWeights<T>::Block GatherWeights<T>::block_of(Index number) const {
   Block b;
   b.t0 = number % tap_blocks_ * taps_;
-  b.taps = std::min(taps_, spec_.problem.taps() - b.t0);
+  b.taps = std::min(taps_, problem_.taps() - b.t0);
   b.m0 = number / tap_blocks_ % row_blocks_ * rows_;
   b.m = std::min(rows_, cm_ - b.m0);
   b.n0 = number / tap_blocks_ / row_blocks_ % column_blocks_ * width();

@@ -91,7 +91,7 @@ class Tiled : public GuardedPass {
         products_(axes_[0].products() * axes_[1].products() * axes_[2].products()),
         lanes_(kernels_.lanes),
         tap_(list_taps()) {}
-  double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_.lanes); }
+  double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_); }
   Index3 tile() const override {
     return {step_.d, axes_[1].out * axes_[1].tile * step_.h, axes_[2].out * axes_[2].tile * step_.w};
   }
