@@ -284,6 +284,7 @@ TEST_P(Kernels, DepthwiseMultipliesPixelsByTaps) {
       for (const std::int64_t taps : {0, 1, 9})
         for (const std::ptrdiff_t step : {1, 2})
           for (const std::ptrdiff_t gap : {1, 3}) {
+            const bool accumulate = random.integer(0, 1) == 1;
             constexpr std::int64_t kRows = 3;
             const std::ptrdiff_t sstep = step * lanes, srow = 40 * sstep + 1, ostep = gap * lanes,
                                  orow = cols * ostep + 2;
@@ -295,8 +296,9 @@ TEST_P(Kernels, DepthwiseMultipliesPixelsByTaps) {
             got.fill(random);
             expected.copy(got);
             plain::depthwise(set.lanes, kRows, cols, expected.data(), orow, ostep, s.data(), srow, sstep, tap.data(),
-                             taps, w.data());
-            set.depthwise(kRows, cols, got.data(), orow, ostep, s.data(), srow, sstep, tap.data(), taps, w.data());
+                             taps, w.data(), accumulate);
+            set.depthwise(kRows, cols, got.data(), orow, ostep, s.data(), srow, sstep, tap.data(), taps, w.data(),
+                          accumulate);
             ASSERT_TRUE(got == expected) << cols << " columns, " << taps << " taps, steps " << sstep << ' ' << ostep;
           }
   });

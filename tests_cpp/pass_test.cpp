@@ -260,8 +260,12 @@ TEST(GatherWeights, SumsAsOtherLayoutsDo) {
 TEST(Lanes, SumAsRowsDo) {
   for (const KernelSet<float>* set : kernel_sets<float>())
     for (const Unknown unknown : {Unknown::x, Unknown::y})
-      for (const Index stride : {1, 2}) {
-        const Problem p = problem(2, 20, 1, 1, {1, 11, 10}, {1, 7, 5}, {1, stride, stride}, {1, 1, 1}, {0, 3, 4});
+      for (const Problem& p : {problem(2, 20, 1, 1, {1, 11, 10}, {1, 7, 5}, {1, 1, 1}, {1, 1, 1}, {0, 3, 4}),
+                               problem(2, 20, 1, 1, {1, 11, 10}, {1, 7, 5}, {1, 2, 2}, {1, 1, 1}, {0, 3, 4}),
+                               problem(2, 20, 1, 1, {1, 9, 9}, {1, 7, 7}, {1, 1, 1}, {1, 1, 1}, {0, 3, 3}),
+                               problem(5, 20, 1, 1, {1, 5, 6}, {1, 11, 13}, {1, 1, 1}, {1, 1, 1}, {0, 5, 6}),
+                               problem(2, 20, 1, 1, {1, 9, 8}, {1, 15, 17}, {1, 2, 1}, {1, 1, 1}, {0, 7, 8}),
+                               problem(1, 20, 1, 1, {4, 5, 6}, {5, 5, 5}, {1, 1, 1}, {1, 1, 1}, {2, 2, 2})}) {
         Call call(p, unknown, {DType::float32, DType::float32, DType::float32});
         Random random(28);
         call.fill_reals(random);

@@ -8,7 +8,7 @@ constexpr double kFar = 16 << 20;  // bytes that come from memory
 // Time that rows and dots take on one thread for depthwise problems, fitted like direct_nanoseconds. Their vectors lie
 // across cache lines, their rows have borders, and small planes are mostly overhead. Steps of two are split with
 // shuffles, longer ones element by element. Planes from memory take 1.2 to 2.5 times as long, where those of lanes take
-// 1 to 1.6 times (Zen 5; 27 problems of 16 to 96 channels).
+// 1 to 1.6 times (Zen 5; 70 problems of 16 to 144 channels).
 double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
   const Problem& p = spec.problem;
   const double pixels = static_cast<double>(p.x_plane() + p.y_plane()), taps = static_cast<double>(p.taps());
@@ -20,10 +20,11 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
   const double strided = p.stride[2] > 2 ? 0.68 * pixels : steps ? split : 0;
   const auto bytes = static_cast<double>(size_of(spec.operands.x.dtype));
   const bool far = static_cast<double>(p.n * p.groups) * pixels * bytes > kFar;
-  const double element = !far ? 0 : of_w || (steps && !to_x) ? 0.4 : 0.2;
-  return 2000 + p.products() / lanes * 0.4 * row +
-         static_cast<double>(p.n * p.groups) *
-             (60 + pixel * pixels + 0.4 * taps + strided + element * static_cast<double>(p.x_plane()));
+  const double element = !far ? 0 : of_w ? 0.5 : steps && !to_x ? 0.4 : 0.25;
+  const double quick = to_x && steps ? 0.8 : of_w && !steps && p.x[0] == 1 ? 0.75 : 1;
+  const auto planes = static_cast<double>(p.n * p.groups);
+  return 2000 + quick * (p.products() / lanes * 0.4 * row + planes * (60 + pixel * pixels + 0.4 * taps + strided)) +
+         planes * element * static_cast<double>(p.x_plane());
 }
 
 // Time that reading an image in place costs more where its planes come from memory, from so many at a time that no

@@ -11,12 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "engine/rows_out.h"
+
 namespace convbwd {
 namespace {
 
 constexpr Index kTaskVectors = 1 << 15;  // vectors of products worth a task of its own
 constexpr Index kMinTasks = 16;
-constexpr Index kMostTaps = 64;  // rows sums no more of them straight, and the sums here are those of rows
+constexpr Index kPacking = 256;  // pixels that a transposed weight is to meet: more images share a task until then
 
 template <class T>
 class Lanes final : public GuardedPass {
@@ -29,10 +31,12 @@ class Lanes final : public GuardedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  /// Pixels that read the same taps: rows of one depth after the other.
+  /// Pixels that read the same taps, rows of one depth after the other, and those taps that are summed straight: the
+  /// sums are those of rows, where taps in the padding count too.
   struct Call {
     Index3 count;
     Index from, to;  // the first one's source and result
+    bool accumulate;
     std::vector<DepthwiseTap> taps;
   };
   struct Slot {
@@ -86,14 +90,15 @@ template <class T>
 bool Lanes<T>::plan() {
   const Problem& p = spec_.problem;
   if (!p.depthwise() || p.taps() == 1) return false;  // one tap needs no planes
-  if (p.taps() > kMostTaps || !source_.short_axes() || !results_.short_axes()) return false;
+  if (p.taps() > kLanesVectors || !source_.short_axes() || !results_.short_axes()) return false;
   Carver carver;
   carve(carver);
   const Index bytes = static_cast<Index>(carver.used());
   if (bytes > kLanesVectors * vector_bytes()) return false;
   blocks_ = ceil_div(p.groups, kernels_.lanes);
   const Index vectors = std::max<Index>(1, p.taps() * p.y_plane());
-  batch_ = std::clamp<Index>(kTaskVectors / vectors, 1, std::max<Index>(1, p.n * blocks_ / kMinTasks));
+  const Index wanted = std::max(kTaskVectors / vectors, kPacking / std::max<Index>(1, p.y_plane()));
+  batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, p.n * blocks_ / kMinTasks));
   batch_ = std::min(batch_, p.n);
   if (!share(blocks_ * ceil_div(p.n, batch_), 0, bytes)) return false;
   direct_ = make_rows(spec_, kernels_);
@@ -116,11 +121,21 @@ void Lanes<T>::list_calls() {
               Call call{{rd.end - rd.begin, rh.end - rh.begin, fw->count},
                         source_.at({d, h, 0}),
                         results_.at({ed.first + rd.begin * md.dst_step, eh.first + rh.begin * mh.dst_step, ew.first}),
+                        false,
                         {}};
+              const Index step = s.taps ? straight(s.taps) : 1;
+              Index part = 0;
               for (const int td : rd.inside)
                 for (const int th : rh.inside)
                   for (std::size_t tw = 0; tw < fw->offset.size(); ++tw) {
                     const auto id = static_cast<std::size_t>(td), ih = static_cast<std::size_t>(th);
+                    const Index tap = static_cast<Index>((id * fh->offset.size() + ih) * fw->offset.size() + tw);
+                    if (tap / step != part && !call.taps.empty()) {
+                      calls_.push_back(call);
+                      call.accumulate = true;
+                      call.taps.clear();
+                    }
+                    part = tap / step;
                     call.taps.push_back(
                         {static_cast<std::ptrdiff_t>(fd->offset[id] * source_.plane() + fh->offset[ih] * source_.row() +
                                                      fw->offset[tw] * source_.lanes),
@@ -138,8 +153,8 @@ void Lanes<T>::compute(const Slot& s) const {
       kernels_.depthwise(c.count[1], c.count[2], s.results + c.to + d * maps_[0].dst_step * results_.plane(),
                          maps_[1].dst_step * results_.row(), maps_[2].dst_step * results_.lanes,
                          s.source + c.from + d * maps_[0].src_step * source_.plane(), maps_[1].src_step * source_.row(),
-                         maps_[2].src_step * source_.lanes, c.taps.data(), static_cast<Index>(c.taps.size()),
-                         s.weights);
+                         maps_[2].src_step * source_.lanes, c.taps.data(), static_cast<Index>(c.taps.size()), s.weights,
+                         c.accumulate);
 }
 
 template <class T>

@@ -18,10 +18,6 @@ constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut 
 constexpr Index kMinTasks = 8;
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
-constexpr Index kStraight = 48;  // products that are summed straight: 54 had 2.2 times PyTorch's error, 480 3.2 times
-
-// Of so many products, those that are.
-Index straight(Index products) { return ceil_div(products, ceil_div(products, kStraight)); }
 
 template <class T>
 class Rows final : public SlottedPass {

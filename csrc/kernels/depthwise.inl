@@ -7,7 +7,8 @@ constexpr int kDepthwiseTaps = 5,                                   // along an 
 // M columns; with kDense the next one reads the next vector.
 template <class T, int M, bool kDense>
 void depthwise_tile(std::int64_t rows, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep, const T* s,
-                    std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps, const T* w) {
+                    std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps, const T* w,
+                    bool accumulate) {
   const std::ptrdiff_t step = kDense ? Vec<T>::lanes : sstep;
   for (; rows > 0; --rows, out += orow, s += srow) {
     V<T> acc[M];
@@ -20,7 +21,7 @@ void depthwise_tile(std::int64_t rows, T* out, std::ptrdiff_t orow, std::ptrdiff
     }
     T* to = out;
     UNROLL for (int i = 0; i < M; ++i) {
-      storeu(to, acc[i]);
+      storeu(to, accumulate ? loadu(to) + acc[i] : acc[i]);
       to += ostep;
     }
   }
@@ -29,11 +30,12 @@ void depthwise_tile(std::int64_t rows, T* out, std::ptrdiff_t orow, std::ptrdiff
 template <class T, bool kDense, int M = kDepthwisePixels>
 void depthwise_columns(int m, std::int64_t rows, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep, const T* s,
                        std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps,
-                       const T* w) {
+                       const T* w, bool accumulate) {
   if constexpr (M > 1) {
-    if (m < M) return depthwise_columns<T, kDense, M - 1>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w);
+    if (m < M)
+      return depthwise_columns<T, kDense, M - 1>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
   }
-  depthwise_tile<T, M, kDense>(rows, out, orow, ostep, s, srow, sstep, tap, taps, w);
+  depthwise_tile<T, M, kDense>(rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
 }
 
 // The size of the next of the fewest parts of at most `most` into which `count` is cut evenly.
@@ -44,13 +46,14 @@ INLINE int even_part(std::int64_t count, int most) {
 
 template <class T>
 void depthwise(std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep, const T* s,
-               std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps, const T* w) {
+               std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps, const T* w,
+               bool accumulate) {
   while (cols > 0) {
     const int m = even_part(cols, kDepthwisePixels);
     if (sstep == Vec<T>::lanes)
-      depthwise_columns<T, true>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w);
+      depthwise_columns<T, true>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
     else
-      depthwise_columns<T, false>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w);
+      depthwise_columns<T, false>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
     cols -= m, out += m * ostep, s += m * sstep;
   }
 }

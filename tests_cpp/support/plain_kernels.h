@@ -53,13 +53,14 @@ void dots(int lanes, int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t
 template <class T>
 void depthwise(int lanes, std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep,
                const T* s, std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps,
-               const T* w) {
+               const T* w, bool accumulate) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t p = 0; p < cols; ++p)
       for (int l = 0; l < lanes; ++l) {
         T sum{};
         for (std::int64_t t = 0; t < taps; ++t) sum += s[r * srow + p * sstep + tap[t].s + l] * w[tap[t].w + l];
-        out[r * orow + p * ostep + l] = sum;
+        T& result = out[r * orow + p * ostep + l];
+        result = accumulate ? result + sum : sum;
       }
 }
 
@@ -182,7 +183,9 @@ const KernelSet<T>& set(const char* name) {
     k.dots_nt = Lanes;
     k.depthwise = [](std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep,
                      const T* s, std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps,
-                     const T* w) { depthwise(Lanes, rows, cols, out, orow, ostep, s, srow, sstep, tap, taps, w); };
+                     const T* w, bool accumulate) {
+      depthwise(Lanes, rows, cols, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
+    };
     k.depthwise_taps = [](std::int64_t h, std::int64_t w, std::int64_t rows, std::int64_t cols, const T* y,
                           std::ptrdiff_t yrow, const T* x, std::ptrdiff_t xrow, std::ptrdiff_t xstep, std::ptrdiff_t xh,
                           std::ptrdiff_t xw, T* out, std::ptrdiff_t oh) {
