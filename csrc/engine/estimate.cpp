@@ -21,7 +21,7 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
   const auto bytes = static_cast<double>(size_of(spec.operands.x.dtype));
   const bool far = static_cast<double>(p.n * p.groups) * pixels * bytes > kFar;
   const double element = !far ? 0 : of_w ? 0.5 : steps && !to_x ? 0.4 : 0.25;
-  const double quick = to_x && steps ? 0.8 : of_w && !steps && p.x[0] == 1 ? 0.75 : 1;
+  const double quick = to_x && steps ? 0.95 : of_w && !steps && p.x[0] == 1 ? 0.75 : 1;
   const auto planes = static_cast<double>(p.n * p.groups);
   return 2000 + quick * (p.products() / lanes * 0.4 * row + planes * (60 + pixel * pixels + 0.4 * taps + strided)) +
          planes * element * static_cast<double>(p.x_plane());

@@ -139,7 +139,8 @@ GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernel
   const auto longest = std::max_element(natural.rbegin(), natural.rend());
   // Outputs that follow each other in x.
   const Index run = p.pointwise() ? p.y_plane() : std::min(p.x[2], p.y[2]);
-  const bool near = p.n * p.groups * p.ci * p.x_plane() * static_cast<Index>(sizeof(T)) <= kNearBytes;
+  const Index x_elements = p.n * p.groups * spec_.problem.ci * spec_.problem.x_plane();
+  const bool near = x_elements * static_cast<Index>(sizeof(T)) <= kNearBytes;
   if (run < (near ? 8 : 3) && *longest > 2 * run) {
     const auto axis = static_cast<std::size_t>(natural.rend() - longest - 1);
     std::rotate(order_.begin() + static_cast<std::ptrdiff_t>(axis),
