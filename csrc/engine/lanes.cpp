@@ -18,6 +18,7 @@ namespace {
 
 constexpr Index kTaskVectors = 1 << 15;  // vectors of products worth a task of its own
 constexpr Index kMinTasks = 16;
+constexpr std::size_t kMostListed = 1 << 17;  // taps of all calls, 2 MiB of a plan: 31x31 on 56x56 are 23,000
 constexpr Index kPacking = 256;  // pixels that a transposed weight is to meet: more images share a task until then
 
 template <class T>
@@ -43,7 +44,7 @@ class Lanes final : public GuardedPass {
     T *source, *results, *weights, *bias, *flat, **table;
   };
   Slot carve(Carver& carver) const;
-  void list_calls();
+  bool list_calls();  // whether there are not too many
   void compute(const Slot& slot) const;
   Index vector_bytes() const { return kernels_.lanes * static_cast<Index>(sizeof(T)); }
 
@@ -102,14 +103,13 @@ bool Lanes<T>::plan() {
   batch_ = std::min(batch_, p.n);
   if (!share(blocks_ * ceil_div(p.n, batch_), 0, bytes)) return false;
   direct_ = make_rows(spec_, kernels_);
-  if (!direct_) return false;
-  list_calls();
-  return true;
+  return direct_ && list_calls();
 }
 
 template <class T>
-void Lanes<T>::list_calls() {
+bool Lanes<T>::list_calls() {
   const auto& [md, mh, mw] = maps_;
+  std::size_t listed = 0;
   for (const PhaseSet& s : phase_sets(maps_)) {
     const auto& [fd, fh, fw] = s.phase;
     for (const auto& ed : fd->members)
@@ -117,6 +117,8 @@ void Lanes<T>::list_calls() {
         for (const auto& ew : fw->members)
           for (const Phase::Run& rd : fd->runs)
             for (const Phase::Run& rh : fh->runs) {
+              listed += rd.inside.size() * rh.inside.size() * fw->offset.size();
+              if (listed > kMostListed) return false;
               const Index d = rd.begin * md.src_step, h = rh.begin * mh.src_step;
               Call call{{rd.end - rd.begin, rh.end - rh.begin, fw->count},
                         source_.at({d, h, 0}),
@@ -144,6 +146,7 @@ void Lanes<T>::list_calls() {
               calls_.push_back(std::move(call));
             }
   }
+  return true;
 }
 
 template <class T>
