@@ -94,7 +94,7 @@ std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps) {
 bool plain(const std::array<AxisMap, 3>& maps) {
   bool plain = true;
   for (const AxisMap& map : maps) {
-    plain &= map.src_step == 1 && map.phases.size() == 1;
+    plain &= map.dst == map.src && map.src_step == 1 && map.phases.size() == 1;
     for (const Phase& f : map.phases) plain &= f.members.size() == 1 && f.offset.size() == 1 && f.offset[0] == 0;
   }
   return plain;

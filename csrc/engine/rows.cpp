@@ -179,7 +179,7 @@ bool Rows<T>::plan() {
 }
 
 // Weights of a group and chunk for the kernel: [set][block of results][source channel][tap][result].
-// False where not all are finite.
+// False where the border may spoil the products because not all are finite.
 template <class T>
 bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& slot) const {
   const Problem& p = spec_.problem;
@@ -200,7 +200,7 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
       const Index5 size{to_x_ ? count : block, to_x_ ? block : count, 1, 1, 1};
       copy_in(kernels_, to, {to_x_ ? block : 1, to_x_ ? 1 : block, 0, 0, 0}, w.at(at, size));
     }
-    return all_finite(slot.weights, cd_ * count);
+    return true;  // no pixel meets a zero border
   }
   const bool in_place = taps_dense && w.dtype == compute_dtype<T>;
   for (Index k = 0; k < count; ++k)
