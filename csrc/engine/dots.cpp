@@ -52,7 +52,7 @@ class Dots final : public SlottedPass {
   void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
   void sum_carefully(const Box& b, const T* x, const T* y, T* part) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
-  Index sums() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
+  Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
 
   const KernelSet<T>& kernels_;
   std::array<AxisMap, 3> maps_;
@@ -135,7 +135,7 @@ typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
   s.part = carver.take<T>(spec_.problem.co * spec_.problem.taps());
   s.x_parts = carver.take<Planes::Part>(x_.parts());
   s.y_parts = carver.take<Planes::Part>(y_.parts());
-  if (slabs_ == 1) s.sums = carver.take<T>(batch_ * sums());
+  if (slabs_ == 1) s.sums = carver.take<T>(batch_ * sum_count());
   return s;
 }
 
@@ -177,7 +177,7 @@ bool Dots<T>::plan() {
   }
   channel_blocks_ = ceil_div(p.ci, channels_);
   const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
-  const Index sum_bytes = round_up(sums() * static_cast<Index>(sizeof(T)), 64);
+  const Index sum_bytes = round_up(sum_count() * static_cast<Index>(sizeof(T)), 64);
   if (results < kMinTasks)
     slabs_ = std::clamp<Index>(std::min(ceil_div(kMinTasks, results), budget / 2 / (results * sum_bytes)), 1, units);
   measure();
@@ -185,7 +185,7 @@ bool Dots<T>::plan() {
   if (slabs_ == 1) {
     const Index channel_bytes = std::max<Index>(1, p.x_plane() * channels_) * static_cast<Index>(sizeof(T));
     const Index wanted = std::max(kTaskProducts / products, p.n > 1 ? kRunBytes / channel_bytes : 1);
-    batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, results / kMinTasks));
+    batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, results / std::max<Index>(kMinTasks, 4 * spec_.threads)));
     for (measure(); slot_bytes_ > budget && batch_ > 1; measure()) batch_ = ceil_div(batch_, 2);
   }
   return share(ceil_div(results, batch_) * slabs_, slabs_ > 1 ? results * slabs_ * sum_bytes : 0, slot_bytes_);
@@ -297,7 +297,7 @@ template <class T>
 void Dots<T>::run(const Operands& o, std::byte* workspace) const {
   const Problem& p = spec_.problem;
   const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
-  const Index pitch = round_up(sums() * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
+  const Index pitch = round_up(sum_count() * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
   T* shared = reinterpret_cast<T*>(workspace);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const Index slab = i % slabs_;
@@ -308,7 +308,7 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
     std::fill(behind_y, behind_y + lead_, T{});
     const Index first = i / slabs_ * batch_, last = std::min(first + batch_, results);
     T* const sums = slabs_ > 1 ? shared + (first * slabs_ + slab) * pitch : s.sums;
-    std::fill(sums, sums + (last - first) * this->sums(), T{});
+    std::fill(sums, sums + (last - first) * sum_count(), T{});
     Index located = -1;
     for (Index u = slab * units / slabs_; u < (slab + 1) * units / slabs_; ++u) {
       const Box b = box(u / p.n);
@@ -321,18 +321,18 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
         const Index c0 = r % channel_blocks_ * channels_, channels = std::min(channels_, p.ci - c0);
         T* const behind_x = s.x + channels * x_.channel() + x_.slack();
         std::fill(behind_x, behind_x + lead_, T{});
-        s.sums = sums + (r - first) * this->sums();
+        s.sums = sums + (r - first) * sum_count();
         sum_box(o, u % p.n, r / channel_blocks_, c0, channels, b, s);
       }
     }
     for (Index r = first; r < last && slabs_ == 1; ++r)
-      store(o, r / channel_blocks_, r % channel_blocks_ * channels_, sums + (r - first) * this->sums());
+      store(o, r / channel_blocks_, r % channel_blocks_ * channels_, sums + (r - first) * sum_count());
   });
   if (slabs_ == 1) return;
   for (Index r = 0; r < results; ++r) {
     T* total = shared + r * slabs_ * pitch;
     for (Index slab = 1; slab < slabs_; ++slab)
-      for (Index e = 0; e < sums(); ++e) total[e] += total[slab * pitch + e];
+      for (Index e = 0; e < sum_count(); ++e) total[e] += total[slab * pitch + e];
     store(o, r / channel_blocks_, r % channel_blocks_ * channels_, total);
   }
 }
@@ -341,8 +341,8 @@ template <class T>
 std::string Dots<T>::explain() const {
   std::ostringstream s;
   s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels, "
-    << calls_.size() << " tiles for each of " << channels_ << " input channels a task, " << slabs_ << " slabs; "
-    << effort();
+    << calls_.size() << " tiles for each of " << channels_ << " input channels, " << batch_ << " results a task, "
+    << slabs_ << " slabs; " << effort();
   return s.str();
 }
 

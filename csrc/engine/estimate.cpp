@@ -3,27 +3,35 @@
 namespace convbwd {
 namespace {
 
-constexpr double kFar = 16 << 20;  // bytes that come from memory
+constexpr double kFar = 16 << 20;   // bytes that come from memory
+constexpr double kRun = 256 << 10;  // of an image, of which dots read an eighth at a time
+constexpr Index kSmallPlane = 2048;
 
 // Time that rows and dots take on one thread for depthwise problems, fitted like direct_nanoseconds. Their vectors lie
 // across cache lines, their rows have borders, and small planes are mostly overhead. Steps of two are split with
 // shuffles, longer ones element by element. Planes from memory take 1.2 to 2.5 times as long, where those of lanes take
-// 1 to 1.6 times (Zen 5; 70 problems of 16 to 144 channels).
+// 1 to 1.6 times (Zen 5; 70 problems of 16 to 144 channels, 17 of single rows).
 double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
   const Problem& p = spec.problem;
   const double pixels = static_cast<double>(p.x_plane() + p.y_plane()), taps = static_cast<double>(p.taps());
   const double row = 1 + static_cast<double>((p.w[2] - 1) * p.dilation[2]) / static_cast<double>(p.y[2] * p.stride[2]);
-  const double pixel = p.x[0] * p.x[1] == 1 ? 0.145 : 0.19;  // a single row has no other's borders
+  const bool line = p.x[0] * p.x[1] == 1;
+  const double pixel = line ? 0.145 : 0.19;  // a single row has no other's borders
   const bool to_x = spec.unknown == Unknown::x, of_w = spec.unknown == Unknown::w;
   const double split = 90 + (to_x ? 0.004 : 0.012) * pixels * taps;
   const bool steps = p.stride[1] * p.stride[2] > 1;
   const double strided = p.stride[2] > 2 ? 0.68 * pixels : steps ? split : 0;
   const auto bytes = static_cast<double>(size_of(spec.operands.x.dtype));
   const bool far = static_cast<double>(p.n * p.groups) * pixels * bytes > kFar;
-  const double element = !far ? 0 : of_w ? 0.5 : steps && !to_x ? 0.4 : 0.25;
-  const double quick = to_x && steps ? 0.95 : of_w && !steps && p.x[0] == 1 ? 0.75 : 1;
+  // Rows that are read one behind the other, and small planes: prefetchers follow. dots read some channels of an image.
+  const bool fluent = of_w ? line && static_cast<double>(p.groups * p.x[2]) * bytes >= kRun
+                           : line || (!steps && p.x_plane() <= kSmallPlane);
+  const double element = !far || fluent ? 0 : of_w ? 0.5 : steps && !to_x ? 0.4 : 0.25;
+  double quick = to_x && steps ? 0.95 : of_w && !steps && p.x[0] == 1 ? 0.75 : 1;
+  if (line) quick = to_x && steps ? 0.65 : fluent && far ? 0.6 : 0.75;  // lanes take longer for those from memory
   const auto planes = static_cast<double>(p.n * p.groups);
-  return 2000 + quick * (p.products() / lanes * 0.4 * row + planes * (60 + pixel * pixels + 0.4 * taps + strided)) +
+  const double products = p.products() / lanes * 0.4 * row * (line && !of_w ? 1 : quick);
+  return 2000 + products + quick * planes * (60 + pixel * pixels + 0.4 * taps + strided) +
          planes * element * static_cast<double>(p.x_plane());
 }
 

@@ -63,6 +63,7 @@ class GatherWeights final : public SlottedPass {
 
   bool search();
   bool fit();
+  Index most_rows(int vectors) const;
   bool configure(int vectors, Index rows, Index taps);
   Slot carve(Carver& carver) const;
   // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on; rows of them lie `pitch`
@@ -110,7 +111,7 @@ class GatherWeights final : public SlottedPass {
   Index tile_elements_ = 0, least_slots_ = 1;
   // Of blocks that may be tried.
   int widest_ = 1;
-  bool alone_ = false;  // a column block, whose rows two tasks share unless slabs do
+  bool halves_rows_ = false;  // a column block, whose rows two tasks share unless slabs do
 };
 
 template <class T>
@@ -205,7 +206,7 @@ bool GatherWeights<T>::plan() {
   for (least_slots_ = 2; !search(); --least_slots_)
     if (least_slots_ == 1) return false;
   if (spec_.threads == 1 && slabs_ == 1 && kernels_.any_bstep) {  // blocks may: larger ones pack less
-    least_slots_ = 1, alone_ = false;
+    least_slots_ = 1, halves_rows_ = false;
     fit();
   }
   if (!(swap_ ? spec_.operands.y : spec_.operands.x).plain()) {
@@ -243,21 +244,25 @@ bool GatherWeights<T>::search() {
   }
   chunk_pixels_ = chunk_[0] * chunk_[1] * chunk_[2] * chunk_[3];
   chunk_count_ = chunks_[0] * chunks_[1] * chunks_[2] * chunks_[3];
+  widest_ = widest;
+  halves_rows_ = results < kMinTasks && results % 2 == 1 && p.products() >= kShared;
   slabs_ = 1;
   const bool whole = swap_ && cm_ >= kManyRows && volume <= kMostPacked;
-  if (results * parts < kMinTasks && chunk_count_ > 1 && !whole) {
-    const Index wanted = std::min(chunk_count_, ceil_div(kMinTasks, results * parts));
-    Carver slot;
-    slot.take<T>(chunk_pixels_ * widest * lanes);
-    slot.take<Segment>(chunk_pixels_ / chunk_[3]);
-    const Index slots = 2 * round_up(static_cast<Index>(slot.used()), 64);
-    const Index room = std::min(budget / 2, budget - slots) / std::max<Index>(1, results * full_tile);
-    slabs_ = std::max<Index>(1, std::min(wanted, room));
-    if (slabs_ > 1 && results * parts % 2 == 1) slabs_ = slabs_ / 2 * 2;  // an even number of tasks
+  if (results * parts < kMinTasks && chunk_count_ > 1 && !whole) {  // an even number, or as many as there are chunks
+    const Index room = budget / 2 / std::max<Index>(1, results * full_tile) / 2 * 2;
+    slabs_ = std::min({chunk_count_, round_up(ceil_div(kMinTasks, results * parts), 2), std::max<Index>(1, room)});
+    while (slabs_ > 1 && !configure(widest, most_rows(widest), p.taps()))
+      slabs_ = std::max<Index>(1, (slabs_ - 1) / 2 * 2);
   }
-  widest_ = widest;
-  alone_ = results < kMinTasks && results % 2 == 1 && p.products() >= kShared;
   return fit();
+}
+
+// Rows of channels of a task, where the budget does not matter.
+template <class T>
+Index GatherWeights<T>::most_rows(int vectors) const {
+  const Index row_bytes = problem_.taps() * vectors * kernels_.lanes * static_cast<Index>(sizeof(T));
+  const Index limit = slabs_ == 1 && halves_rows_ ? ceil_div(cm_, Index{2}) : cm_;
+  return ceil_div(cm_, ceil_div(cm_, std::clamp<Index>(kTileBytes / row_bytes, 1, limit)));
 }
 
 // The largest blocks of rows that fit, of the widest columns.
@@ -266,15 +271,9 @@ bool GatherWeights<T>::fit() {
   const Problem& p = problem_;
   for (int v = widest_; v >= 1; --v) {
     const int mr = kernels_.gather[v - 1].mr;
-    const Index row_bytes = p.taps() * v * kernels_.lanes * static_cast<Index>(sizeof(T));
-    const auto whole = [&] {
-      const Index most =
-          std::clamp<Index>(kTileBytes / row_bytes, 1, slabs_ == 1 && alone_ ? ceil_div(cm_, Index{2}) : cm_);
-      return ceil_div(cm_, ceil_div(cm_, most));
-    };
-    for (Index rows = whole(); rows >= 1; rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2) {
+    for (Index rows = most_rows(v); rows >= 1; rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2) {
       // Each task packs its panel: slabs do not pay for tasks of single rows.
-      if (slabs_ > 1 && rows * p.taps() < std::min<Index>(mr, cm_ * p.taps())) slabs_ = 1, rows = whole();
+      if (slabs_ > 1 && rows * p.taps() < std::min<Index>(mr, cm_ * p.taps())) slabs_ = 1, rows = most_rows(v);
       if (configure(v, rows, p.taps())) return true;
     }
     for (Index taps = p.taps() / 2; taps >= mr; taps /= 2)

@@ -90,7 +90,7 @@ class WinogradWeights final : public Tiled<T> {
     const Problem& p = spec_.problem;
     const Index all = ceil_div(p.co, width_);
     panels_ = ceil_div(all, ceil_div(all, std::max<Index>(1, block / width_)));
-    // Few blocks are an even number, and so are the slabs of a single one: two threads share them.
+    // Few blocks are an even number, and so are slabs: two threads share them.
     const auto blocks = [&](Index of_rows) { return p.groups * of_rows * ceil_div(all, panels_); };
     Index of_rows = ceil_div(p.ci, block);
     if (blocks(of_rows) > 1 && blocks(of_rows) < kMinTasks) of_rows += blocks(of_rows) % 2;
@@ -103,8 +103,7 @@ class WinogradWeights final : public Tiled<T> {
     if (results < kMinTasks) {
       const Index room =
           static_cast<Index>(spec_.budget) / 4 * 3 / static_cast<Index>(sizeof(T)) / (results * slab_elements());
-      slabs_ = std::clamp<Index>(std::min(ceil_div(kMinTasks, results), room), 1, boxes_);
-      if (results % 2) slabs_ = std::max<Index>(1, slabs_ / 2 * 2);
+      slabs_ = std::min({boxes_, round_up(ceil_div(kMinTasks, results), 2), std::max<Index>(1, room / 2 * 2)});
     }
     const Index shared_bytes = slabs_ > 1 ? results * slabs_ * slab_elements() * static_cast<Index>(sizeof(T)) : 0;
     Carver slot;

@@ -238,7 +238,9 @@ void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, co
   UNROLL for (int i = 0; i < M / kSide; ++i) apart[i] = row[i * kSide] - row[0];
   // What the next tile reads; worth up to 15 % where the image operand is read in place. Rows that lie one behind the
   // other are followed by those of the next tile, and so are short ones; others by their next line.
-  const std::ptrdiff_t side = M > 1 && kSide == 1 ? row[M > 1] - row[0] : 0, length = count ? seg->len * xstep : 0;
+  std::ptrdiff_t side = 0;
+  if constexpr (M > 1 && kSide == 1) side = row[1] - row[0];
+  const std::ptrdiff_t length = count ? seg->len * xstep : 0;
   const bool dense = side == length, brief = side > length && length < 2 * L;
   const std::ptrdiff_t fetch_step = dense ? M * xstep : xstep;
   const std::ptrdiff_t ahead = dense || brief ? M * side : apart[M / kSide - 1] + kSide - 1 + L;
@@ -252,17 +254,20 @@ void gather_tile(const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, co
         v[j] = loadu(q + j * L);
         KEEP(v[j]);
       }
-      __builtin_prefetch(fetch);
+      __builtin_prefetch(kSide == 1 ? fetch : p + ahead);
       UNROLL for (int i = 0; i < M; ++i) {
         const T* at = p + apart[i / kSide];
         if constexpr (kSide > 1 && kSide < M) HIDE(at);  // or else each row gets a register
         const V<T> s = splat(at[i % kSide]);
         UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += s * v[j];
       }
-      p += xstep, q += bstep, fetch += fetch_step;
+      p += xstep, q += bstep;
       HIDE(p);
       HIDE(q);
-      HIDE(fetch);
+      if constexpr (kSide == 1) {
+        fetch += fetch_step;
+        HIDE(fetch);
+      }
     };
     for (std::int64_t left = seg->len, part; left > 0; left -= part) {
       part = kBlock && room < left ? room : left;
