@@ -296,6 +296,7 @@ TEST(Plans, TakeEveryWay) {
   const Problem wide = problem(1, 1, 16, 32, {1, 40, 40}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem pointwise = problem(1, 1, 32, 64, {1, 6, 6}, {1, 1, 1});
   const Problem deep = problem(1, 1, 200, 33, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  const Problem patches = problem(2, 1, 32, 70, {1, 7, 6}, {1, 3, 2}, {1, 3, 2});
   const Problem depthwise = problem(1, 2, 1, 1, {1, 190, 200}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem small = problem(40, 10, 1, 1, {1, 9, 9}, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 2, 2});
   const Problem side = problem(1, 1, 256, 8, {1, 60, 60}, {1, 1, 1});  // results of one block
@@ -329,6 +330,8 @@ TEST(Plans, TakeEveryWay) {
             problem(2, 1, 64, 3, {1, 9, 9}, {1, 3, 3}, {1, 1, 2})},
            {"input channels a task", Unknown::w, make_gather_weights, wide},
            {"image copied", Unknown::w, make_gather_weights, wide, DType::float16},
+           {"patches unrolled", Unknown::w, make_gather_weights, patches},
+           {"weights in place", Unknown::x, make_gather, patches},
            {"boxes of 1x95x200", Unknown::y, make_rows, depthwise},
            {"chunks of 5 of 40", Unknown::y, make_rows, problem(1, 1, 40, 2, {1, 20, 30}, {1, 3, 3}), DType::float32,
             16 << 10},

@@ -150,6 +150,17 @@ bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels) {
   return kernels.any_bstep && kGain * with_roles_exchanged(p, kernels) < with_roles(p, kernels);
 }
 
+template <class T>
+bool unrolls_patches(const Problem& p, const KernelSet<T>& kernels) {
+  // Results transposed in the time that an element of a patch is packed: 768 channels 14x14 to 1536, 2x2 (16 results
+  // for one), take 0.86 of the time, 192 channels 28x28 to 384 (2 for one) 1.05 times.
+  constexpr Index kPacked = 3;
+  bool patches = kernels.any_bstep && p.taps() > 1 && p.stride == p.w;
+  for (std::size_t a = 0; a < 3; ++a)
+    patches &= p.pad_before[a] == 0 && p.y[a] * p.w[a] <= p.x[a] && (p.w[a] == 1 || p.dilation[a] == 1);
+  return patches && kPacked * p.n * p.y_plane() <= p.co;
+}
+
 double products_inside(const Problem& p) {
   if (p.dilation == Index3{1, 1, 1}) return static_cast<double>(p.y_plane() * p.taps());
   double products = 1;
@@ -225,6 +236,8 @@ template double in_rows_nanoseconds(const PassSpec&, const KernelSet<float>&);
 template double in_rows_nanoseconds(const PassSpec&, const KernelSet<double>&);
 template bool along_pixels(const PassSpec&, Index, const KernelSet<float>&);
 template bool along_pixels(const PassSpec&, Index, const KernelSet<double>&);
+template bool unrolls_patches(const Problem&, const KernelSet<float>&);
+template bool unrolls_patches(const Problem&, const KernelSet<double>&);
 template bool exchanges_roles(const Problem&, const KernelSet<float>&);
 template bool exchanges_roles(const Problem&, const KernelSet<double>&);
 

@@ -34,6 +34,11 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
 template <class T>
 bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels);
 
+/// Whether the gathering kernel is expected to form the weights' gradient of patches sooner with all taps of the input
+/// channels as columns, which are rows of w: packing them has to take less time than transposing the results.
+template <class T>
+bool unrolls_patches(const Problem& p, const KernelSet<T>& kernels);
+
 /// Whether the weights' gradient is little more than the products of channels: writing it is most of the work.
 inline bool outer_product(const Problem& p) { return p.pointwise() && p.n * p.y_plane() <= 16; }
 
@@ -68,5 +73,6 @@ const GatherKernel<T>& gathering_kernel(const KernelSet<T>& k, Index columns, bo
 
 /// Most rows of a call of the gathering kernel where a list of them is on the stack.
 constexpr Index kMaxTileRows = 480;
+constexpr int kMaxColumns = 64;  // of any of its kernels
 
 }  // namespace convbwd

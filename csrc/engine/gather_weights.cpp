@@ -1,14 +1,7 @@
-// Unknown w by the gathering kernel: a reduction over output pixels. Rows of a tile are (input channel, tap) pairs
-// whose taps lie inside the image for the same outputs, so that one list of segments serves the tile and padding is
-// never multiplied; columns are output channels, y being packed to [pixel][column]. Steps of one leave x and y free to
-// exchange these roles, which fills the columns where there are few output channels. Long reductions run in chunks
-// whose sums are added in order, and where there are few results in slabs that separate tasks sum and one adds up.
-#include <sstream>
+// Planning and walking: see gather_weights.h.
+#include "engine/gather_weights.h"
 
-#include "engine/estimate.h"
-#include "engine/pass.h"
-#include "engine/weights_out.h"
-#include "format/copy.h"
+#include <sstream>
 
 namespace convbwd {
 namespace {
@@ -19,7 +12,6 @@ constexpr Index kChunkPixels = 512, kLongestChunkPixels = 2048;
 constexpr Index kTileBytes = 256 << 10;  // results of a task: stay in L2 beside the panel
 constexpr Index kLeastPixels = 32;       // of a chunk: below, narrower columns are better
 constexpr Index kCopyBytes = 32 << 10;   // of the image that are copied at a time: stay in L1 beside the panel's rows
-constexpr Index kStraight = 48;          // products that are not summed in blocks
 // Short sums over images of a few pixels are formed image by image: 64 products in blocks of 32 had 1.6 times the error
 // of PyTorch, which does so.
 constexpr Index kShort = 128, kFewPixels = 24;
@@ -41,85 +33,23 @@ Problem exchanged(const Problem& p) {
   return e;
 }
 
-template <class T>
-class GatherWeights final : public SlottedPass {
- public:
-  GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels);
-  bool plan();
-  std::string explain() const override;
-  void run(const Operands& operands, std::byte* workspace) const override;
+// Every tap of a channel of patches as a channel of its own.
+Problem unrolled(const Problem& p) {
+  constexpr Index3 ones{1, 1, 1};
+  return {p.n, p.groups, p.ci * p.taps(), p.co, p.y, ones, p.y, ones, ones, {}};
+}
 
- private:
-  // Taps of one axis that lie inside the image for the same outputs.
-  struct TapClass {
-    Range outputs;
-    std::vector<Index> taps;
-  };
-  struct Slot {
-    T *tiles, *panel, *copy, *lines;
-    Segment* segments;
-  };
-  using Index4 = std::array<Index, 4>;  // in the order of order_
-
-  bool search();
-  bool fit();
-  Index most_rows(int vectors) const;
-  bool configure(int vectors, Index rows, Index taps);
-  Slot carve(Carver& carver) const;
-  // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on; rows of them lie `pitch`
-  // apart.
-  struct Block {
-    Index g, n0, n, m0, m, t0, taps, pitch;
-  };
-  Block block_of(Index number) const;
-  // Whether results are formed where they belong, which rows of whole vectors that are rows of w can be. Tasks have
-  // more rows then: the shapes of GEMMs would depend on the layout.
-  bool in_place() const {
-    const View& w = spec_.operands.w;
-    return kernels_.any_bstep && swap_ && problem_.pointwise() && slabs_ == 1 && w.dtype == compute_dtype<T> &&
-           w.plain() && w.stride[1] == 1;
-  }
-  bool in_place(const Block& b) const { return in_place() && b.n % kernels_.lanes == 0; }
-  View weights(const Operands& o, const Block& b) const {
-    return o.w.at({b.g * spec_.problem.co + (swap_ ? b.m0 : b.n0), swap_ ? b.n0 : b.m0, 0, 0, 0}, o.w.size);
-  }
-  void sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const;
-  void chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles, bool accumulate) const;
-  // Adds the products of some rows of channels with the packed panel of a chunk.
-  void multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent, const Slot& s, T* tiles,
-                bool accumulate) const;
-  void store(const Operands& o, const Block& b, const T* tiles, T* lines) const;
-  // A straight sum over a chunk has up to 3 times PyTorch's error, a blocked one takes 3 % longer (Sapphire Rapids).
-  const GatherKernel<T>& kernel(Index columns) const {
-    return gathering_kernel(kernels_, columns, chunk_pixels_ > kStraight);
-  }
-  Index width() const { return vectors_ * kernels_.lanes; }
-
-  const KernelSet<T>& kernels_;
-  const bool swap_;        // x and y have exchanged their roles
-  const Problem problem_;  // with these roles: y is packed, x the image
-  const Index cm_, cn_;
-  bool copy_ = false;  // image operand through a tile copy
-  std::array<std::vector<TapClass>, 3> classes_;
-  // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
-  Index4 order_{0, 1, 2, 3}, size_, chunk_, chunks_;
-  Index chunk_pixels_ = 1, chunk_count_ = 1, slabs_ = 1;
-  Index copy_plane_ = 0, copy_images_ = 1, copy_rows_ = 1;  // rows of channels that are multiplied at a time
-  int vectors_ = 1;
-  Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;
-  Index taps_ = 1, tap_blocks_ = 1;  // all taps, unless those of a single channel are too many for a task
-  Index tile_elements_ = 0, least_slots_ = 1;
-  // Of blocks that may be tried.
-  int widest_ = 1;
-  bool halves_rows_ = false;  // a column block, whose rows two tasks share unless slabs do
-};
+}  // namespace
 
 template <class T>
 GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels)
     : SlottedPass(spec),
       kernels_(kernels),
-      swap_(exchanges_roles(spec.problem, kernels)),
-      problem_(swap_ ? exchanged(spec.problem) : spec.problem),
+      unrolls_(unrolls_patches(spec.problem, kernels)),
+      swap_(unrolls_ || exchanges_roles(spec.problem, kernels)),
+      problem_(unrolls_ ? exchanged(unrolled(spec.problem))
+               : swap_  ? exchanged(spec.problem)
+                        : spec.problem),
       cm_(problem_.ci),
       cn_(problem_.co) {
   const Problem& p = problem_;
@@ -282,137 +212,8 @@ bool GatherWeights<T>::fit() {
   return false;
 }
 
-// Adds one chunk of the reduction to the tiles, laid out as [input channel][tap][nr].
-template <class T>
-void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles,
-                             bool accumulate) const {
-  const Index nr = kernel(b.n).nr;
-  Index4 begin, extent;
-  for (std::size_t i = 4; i-- > 0; number /= chunks_[i]) {
-    begin[i] = number % chunks_[i] * chunk_[i];
-    extent[i] = std::min(chunk_[i], size_[i] - begin[i]);
-  }
-  const View& packed = swap_ ? o.x : o.y;
-  Index5 at{0, b.g * cn_ + b.n0, 0, 0, 0}, size{0, b.n, 0, 0, 0}, step{0, 1, 0, 0, 0};
-  Index panel_step = nr;
-  for (std::size_t i = 4; i-- > 0; panel_step *= extent[i]) {
-    const auto axis = static_cast<std::size_t>(order_[i] == 0 ? 0 : order_[i] + 1);
-    at[axis] = begin[i], size[axis] = extent[i], step[axis] = panel_step;
-  }
-  if (b.n < nr) std::fill(s.panel, s.panel + panel_step, T{});
-  copy_in(kernels_, s.panel, step, packed.at(at, size));
-  for (Index c = 0; c < b.m; c += copy_rows_) {
-    Block part = b;
-    part.m0 += c, part.m = std::min(copy_rows_, b.m - c);
-    multiply(o, part, begin, extent, s, tiles + c * b.taps * b.pitch, accumulate);
-  }
-}
-
-template <class T>
-void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent,
-                                const Slot& s, T* tiles, bool accumulate) const {
-  const Problem& p = problem_;
-  const auto [g, n0, n, m0, m, t0, taps, pitch] = b;
-  const GatherKernel<T>& kernel = this->kernel(n);
-  const View& image = swap_ ? o.y : o.x;
-  const T* x;
-  Index5 stride = image.stride;
-  Index shift = 0;  // offset of image number and position 0
-  if (copy_) {
-    Index5 from{0, g * cm_ + m0, 0, 0, 0}, region{0, m, 1, 1, 1};
-    for (std::size_t i = 0; i < 4; ++i) {
-      const auto axis = static_cast<std::size_t>(order_[i]);
-      if (axis == 0) {
-        from[0] = begin[i], region[0] = extent[i];
-        continue;
-      }
-      const AxisSizes a = axis_sizes(p, static_cast<int>(axis) - 1);
-      const Index lo = std::clamp<Index>(begin[i] * a.stride - a.pad, 0, a.x);
-      const Index hi =
-          std::clamp<Index>((begin[i] + extent[i] - 1) * a.stride - a.pad + (a.kernel - 1) * a.dilation + 1, lo, a.x);
-      from[axis + 1] = lo, region[axis + 1] = hi - lo;
-    }
-    stride = {m * copy_plane_, copy_plane_, region[3] * region[4], region[4], 1};
-    for (std::size_t i = 0; i < 5; ++i) shift -= i == 1 ? 0 : from[i] * stride[i];
-    copy_in(kernels_, s.copy, stride, image.at(from, region));
-    x = s.copy;
-  } else {
-    x = static_cast<const T*>(image.data) + (g * cm_ + m0) * stride[1];
-  }
-
-  // Along axis i of the nest the image moves by move[i] elements an output, from origin on.
-  Index4 move;
-  Index origin = shift;
-  for (std::size_t i = 0; i < 4; ++i) {
-    const auto axis = static_cast<std::size_t>(order_[i]);
-    move[i] = axis == 0 ? stride[0] : stride[axis + 1] * p.stride[axis - 1];
-    if (axis > 0) origin -= p.pad_before[axis - 1] * stride[axis + 1];
-  }
-  std::ptrdiff_t row[kMaxTileRows], crow[kMaxTileRows];
-  for (const TapClass& cd : classes_[0])
-    for (const TapClass& ch : classes_[1])
-      for (const TapClass& cw : classes_[2]) {
-        Index4 lo, hi;
-        bool empty = false;
-        for (std::size_t i = 0; i < 4; ++i) {
-          lo[i] = begin[i], hi[i] = begin[i] + extent[i];
-          if (order_[i] > 0) {
-            const TapClass& c = order_[i] == 1 ? cd : order_[i] == 2 ? ch : cw;
-            lo[i] = std::max(lo[i], c.outputs.begin), hi[i] = std::min(hi[i], c.outputs.end);
-          }
-          empty |= lo[i] >= hi[i];
-        }
-        if (empty && accumulate) continue;
-        Index count = 0;
-        if (!empty)
-          for (Index i0 = lo[0]; i0 < hi[0]; ++i0)
-            for (Index i1 = lo[1]; i1 < hi[1]; ++i1)
-              for (Index i2 = lo[2]; i2 < hi[2]; ++i2) {
-                const Index place =
-                    (((i0 - begin[0]) * extent[1] + i1 - begin[1]) * extent[2] + i2 - begin[2]) * extent[3] + lo[3] -
-                    begin[3];
-                const Segment next{origin + i0 * move[0] + i1 * move[1] + i2 * move[2] + lo[3] * move[3],
-                                   place * kernel.nr, hi[3] - lo[3]};
-                if (count > 0) {
-                  Segment& last = s.segments[count - 1];
-                  if (last.b + last.len * kernel.nr == next.b && last.x + last.len * move[3] == next.x) {
-                    last.len += next.len;
-                    continue;
-                  }
-                }
-                s.segments[count++] = next;
-              }
-        int rows = 0;
-        const auto flush = [&] {
-          if (rows) kernel.run(rows, x, row, move[3], s.segments, count, s.panel, kernel.nr, tiles, crow, accumulate);
-          rows = 0;
-        };
-        for (Index c = 0; c < m; ++c)
-          for (const Index td : cd.taps)
-            for (const Index th : ch.taps)
-              for (const Index tw : cw.taps) {
-                const Index tap = (td * p.w[1] + th) * p.w[2] + tw, t = (swap_ ? p.taps() - 1 - tap : tap) - t0;
-                if (t < 0 || t >= taps) continue;
-                row[rows] = c * stride[1] + td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] +
-                            tw * p.dilation[2] * stride[4];
-                crow[rows] = (c * taps + t) * pitch;
-                if (++rows == kMaxTileRows) flush();
-              }
-        flush();
-      }
-}
-
-template <class T>
-void GatherWeights<T>::sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const {
-  const Index first = slab * chunk_count_ / slabs_, last = (slab + 1) * chunk_count_ / slabs_;
-  for (Index i = first; i < last; ++i) chunk(o, b, i, s, tiles, i > first);
-}
-
-template <class T>
-void GatherWeights<T>::store(const Operands& o, const Block& b, const T* tiles, T* lines) const {
-  store_weights(kernels_, spec_.problem, weights(o, b), swap_ ? 0 : 1, {b.m, b.n, b.t0, b.taps, b.pitch}, tiles, lines);
-}
-
+// The columns of a panel from the patches of a chunk's pixels, piece by piece of their rows; `step` is that of the
+// panel along each axis.
 template <class T>
 void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
   const Index results = tasks_ / slabs_;
@@ -459,12 +260,11 @@ template <class T>
 std::string GatherWeights<T>::explain() const {
   std::ostringstream s;
   s << "gather w (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << rows_ << " of " << cm_
-    << (swap_ ? " output" : " input") << " channels a task, " << chunk_count_ << " chunks of " << chunk_pixels_
-    << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place") << "; " << effort();
+    << (swap_ ? " output" : " input") << " channels a task, " << (unrolls_ ? "patches unrolled, " : "") << chunk_count_
+    << " chunks of " << chunk_pixels_ << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place")
+    << "; " << effort();
   return s.str();
 }
-
-}  // namespace
 
 template <class T>
 std::unique_ptr<Pass> make_gather_weights(const PassSpec& spec, const KernelSet<T>& kernels) {

@@ -45,6 +45,10 @@ inline std::vector<Problem> hard_problems() {
       problem(1, 1, 3, 4, {1, 17, 19}, {1, 4, 4}, {1, 3, 3}, {1, 2, 2}, {0, 3, 1}),
       problem(2, 1, 3, 21, {1, 16, 24}, {1, 4, 8}, {1, 4, 8}),  // patches
       problem(1, 1, 2, 5, {1, 27, 26}, {1, 8, 8}, {1, 9, 8}),   // patches with gaps
+      problem(2, 1, 32, 70, {1, 7, 6}, {1, 3, 2}, {1, 3, 2}),   // weights and their gradient in place, as rows of taps
+      problem(1, 2, 16, 33, {4, 3, 12}, {2, 1, 4}, {2, 1, 4}),
+      problem(1, 1, 3, 300, {1, 16, 33}, {1, 16, 16}, {1, 16, 16}),
+      problem(3, 1, 16, 9, {1, 5, 7}, {1, 2, 3}, {1, 1, 1}, {1, 4, 3}),  // and of a single window
       problem(1, 1, 4, 6, {8, 8, 8}, {4, 4, 4}, {4, 4, 4}),
       problem(2, 1, 20, 7, {1, 9, 10}, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}),  // patches across the border
       problem(1, 2, 9, 6, {4, 7, 8}, {2, 2, 5}, {2, 2, 5}, {1, 1, 1}, {1, 0, 4}, {0, 1, 3}),

@@ -1,0 +1,102 @@
+// Unknown w by the gathering kernel: a reduction over output pixels. Rows of a tile are (input channel, tap) pairs
+// whose taps lie inside the image for the same outputs, so that one list of segments serves the tile and padding is
+// never multiplied; columns are output channels, y being packed to [pixel][column]. Steps of one leave x and y free to
+// exchange these roles, which fills the columns where there are few output channels; few patches are packed with their
+// taps as columns, and results are rows of w. Long reductions run in chunks whose sums are added in order, and where
+// there are few results in slabs that separate tasks sum and one adds up.
+//
+// gather_weights.cpp plans and walks the tasks, gather_weights_sum.cpp packs panels, multiplies and stores.
+#pragma once
+
+#include <vector>
+
+#include "engine/estimate.h"
+#include "engine/weights_out.h"
+
+namespace convbwd {
+
+template <class T>
+class GatherWeights final : public SlottedPass {
+ public:
+  GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels);
+  bool plan();
+  std::string explain() const override;
+  void run(const Operands& operands, std::byte* workspace) const override;
+
+ private:
+  // Taps of one axis that lie inside the image for the same outputs.
+  struct TapClass {
+    Range outputs;
+    std::vector<Index> taps;
+  };
+  struct Slot {
+    T *tiles, *panel, *copy, *lines;
+    Segment* segments;
+  };
+  using Index4 = std::array<Index, 4>;  // in the order of order_
+
+  bool search();
+  bool fit();
+  Index most_rows(int vectors) const;
+  bool configure(int vectors, Index rows, Index taps);
+  Slot carve(Carver& carver) const;
+  // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on; rows of them lie `pitch`
+  // apart.
+  struct Block {
+    Index g, n0, n, m0, m, t0, taps, pitch;
+  };
+  Block block_of(Index number) const;
+  // Whether results are formed where they belong, which rows of whole vectors that are rows of w can be. Tasks have
+  // more rows then: the shapes of GEMMs would depend on the layout.
+  bool in_place() const {
+    const View& w = spec_.operands.w;
+    return kernels_.any_bstep && swap_ && problem_.pointwise() && slabs_ == 1 && w.dtype == compute_dtype<T> &&
+           (unrolls_ ? rows_of_taps(w) : w.plain() && w.stride[1] == 1);
+  }
+  bool in_place(const Block& b) const { return in_place() && b.n % kernels_.lanes == 0; }
+  static bool rows_of_taps(const View& w) { return dense_planes(w) && w.stride[1] == w.size[2] * w.stride[2]; }
+  View weights(const Operands& o, const Block& b) const {
+    if (unrolls_) {  // as a matrix
+      View w = o.w.at({b.g * spec_.problem.co + b.m0, 0, 0, 0, 0}, {b.m, b.n, 1, 1, 1});
+      w.data = advance(w.data, w.dtype, b.n0);
+      w.stride[1] = 1;
+      return w;
+    }
+    return o.w.at({b.g * spec_.problem.co + (swap_ ? b.m0 : b.n0), swap_ ? b.n0 : b.m0, 0, 0, 0}, o.w.size);
+  }
+  void sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const;
+  void pack_patches(const View& x, const Block& b, const Index4& begin, const Index4& extent, const Index5& step,
+                    T* panel) const;
+  void chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles, bool accumulate) const;
+  // Adds the products of some rows of channels with the packed panel of a chunk.
+  void multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent, const Slot& s, T* tiles,
+                bool accumulate) const;
+  void store(const Operands& o, const Block& b, const T* tiles, T* lines) const;
+  static constexpr Index kStraight = 48;  // products that are not summed in blocks
+  // A straight sum over a chunk has up to 3 times PyTorch's error, a blocked one takes 3 % longer (Sapphire Rapids).
+  const GatherKernel<T>& kernel(Index columns) const {
+    return gathering_kernel(kernels_, columns, chunk_pixels_ > kStraight);
+  }
+  Index width() const { return vectors_ * kernels_.lanes; }
+
+  const KernelSet<T>& kernels_;
+  const bool unrolls_;     // columns are the taps of input channels
+  const bool swap_;        // x and y have exchanged their roles
+  const Problem problem_;  // with these roles: y is packed, x the image
+  const Index cm_, cn_;
+  bool copy_ = false;  // image operand through a tile copy
+  std::array<std::vector<TapClass>, 3> classes_;
+  // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
+  Index4 order_{0, 1, 2, 3}, size_, chunk_, chunks_;
+  Index chunk_pixels_ = 1, chunk_count_ = 1, slabs_ = 1;
+  Index copy_plane_ = 0, copy_images_ = 1, copy_rows_ = 1;  // rows of channels that are multiplied at a time
+  int vectors_ = 1;
+  Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;
+  Index taps_ = 1, tap_blocks_ = 1;  // all taps, unless those of a single channel are too many for a task
+  Index tile_elements_ = 0, least_slots_ = 1;
+  // Of blocks that may be tried.
+  int widest_ = 1;
+  bool halves_rows_ = false;  // a column block, whose rows two tasks share unless slabs do
+};
+
+}  // namespace convbwd
