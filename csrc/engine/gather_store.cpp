@@ -2,6 +2,32 @@
 #include "engine/gather.h"
 
 namespace convbwd {
+namespace {
+
+// `count` pieces of N elements, `step` apart, from the rows `place` of a tile.
+template <Index N, class T>
+void copy_pieces_of(T* to, Index step, const T* from, Index nr, const std::ptrdiff_t* place, Index count) {
+  for (Index i = 0; i < count; ++i, to += step) std::memcpy(to, from + place[i] * nr, N * sizeof(T));
+}
+
+template <class T>
+void copy_pieces(T* to, Index step, const T* from, Index nr, const std::ptrdiff_t* place, Index count, Index length) {
+  switch (length) {  // one instruction or two each
+    case 2:
+      return copy_pieces_of<2>(to, step, from, nr, place, count);
+    case 3:
+      return copy_pieces_of<3>(to, step, from, nr, place, count);
+    case 4:
+      return copy_pieces_of<4>(to, step, from, nr, place, count);
+    case 8:
+      return copy_pieces_of<8>(to, step, from, nr, place, count);
+    default:
+      for (Index i = 0; i < count; ++i, to += step) std::copy_n(from + place[i] * nr, length, to);
+  }
+}
+
+}  // namespace
+
 template <class T>
 void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const {
   const View& all = destination(o);
@@ -139,8 +165,7 @@ void Gather<T>::store_patches(const View& d, Index channels, const PhaseSet& s, 
             if (p->from) put(0, p->lead, e[2] > 1 ? p->count : p->end);
             if (nr && (in_place || p->count == step)) {
               T* const to = in_place ? static_cast<T*>(d.data) + row + p->from * step : slot.line;
-              copy_pieces(to, step, p->to - p->from, p->count,
-                          [&](Index q) { return source + place[p->from + q] * nr; });
+              copy_pieces(to, step, source, nr, place + p->from, p->to - p->from, p->count);
               if (!in_place)  // rounded, or put apart, together
                 store_row(kernels_, advance(d.data, d.dtype, row + p->from * step * d.stride[4]), d.dtype, d.stride[4],
                           to, (p->to - p->from) * step);

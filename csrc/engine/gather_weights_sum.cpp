@@ -13,7 +13,7 @@ void GatherWeights<T>::pack_patches(const View& x, const Block& b, const Index4&
     const auto axis = static_cast<std::size_t>(order_[i] == 0 ? 0 : order_[i] + 1);
     at[axis] = begin[i] * (axis == 0 ? 1 : p.stride[axis - 2]), size[axis] = extent[i];
   }
-  const bool in_place = x.dtype == compute_dtype<T> && x.stride[4] == 1;
+  const auto pad = kernels_.pad[static_cast<int>(x.dtype)];
   const Index apart = p.stride[2] * x.stride[4];
   for (Index column = b.n0, count = 0; column < b.n0 + b.n; column += count) {
     const Index3 tap = tap_at(p, column % p.taps());
@@ -23,15 +23,9 @@ void GatherWeights<T>::pack_patches(const View& x, const Block& b, const Index4&
     for (Index n = 0; n < size[0]; ++n)
       for (Index d = 0; d < size[2]; ++d)
         for (Index h = 0; h < size[3]; ++h) {
-          T* to = panel + column - b.n0 + n * step[0] + d * step[2] + h * step[3];
+          T* const to = panel + column - b.n0 + n * step[0] + d * step[2] + h * step[3];
           const Index from = pieces.offset({n, 0, d * p.stride[0], h * p.stride[1], 0});
-          if (in_place) {
-            const T* const row = static_cast<const T*>(pieces.data) + from;
-            copy_pieces(to, step[4], size[4], count, [&](Index i) { return row + i * apart; });
-            continue;
-          }
-          for (Index w = 0; w < size[4]; ++w, to += step[4])
-            load_row(kernels_, to, advance(pieces.data, x.dtype, from + w * apart), x.dtype, x.stride[4], count);
+          pad(to, step[4], advance(pieces.data, x.dtype, from), apart, x.stride[4], size[4], 0, count, 0);
         }
   }
 }

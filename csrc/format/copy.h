@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/view.h"
@@ -36,28 +35,6 @@ inline const std::byte* advance(const void* p, DType t, Index n) {
 }
 inline std::byte* advance(void* p, DType t, Index n) {
   return static_cast<std::byte*>(p) + n * static_cast<Index>(size_of(t));
-}
-
-/// Copies `count` pieces of `length` elements, number i from source(i), to places `step` apart.
-template <class T, class F>
-void copy_pieces(T* to, Index step, Index count, Index length, F&& source) {
-  const auto copy = [&]<Index kLength>(std::integral_constant<Index, kLength>) {
-    for (Index i = 0; i < count; ++i, to += step) std::memcpy(to, source(i), kLength * sizeof(T));
-  };
-  switch (length) {  // one instruction or two each
-    case 1:
-      return copy(std::integral_constant<Index, 1>{});
-    case 2:
-      return copy(std::integral_constant<Index, 2>{});
-    case 3:
-      return copy(std::integral_constant<Index, 3>{});
-    case 4:
-      return copy(std::integral_constant<Index, 4>{});
-    case 8:
-      return copy(std::integral_constant<Index, 8>{});
-    default:
-      for (Index i = 0; i < count; ++i, to += step) std::copy_n(source(i), length, to);
-  }
 }
 
 /// Brings rows of `width` elements, `stride` elements apart, closer.
