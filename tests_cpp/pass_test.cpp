@@ -262,6 +262,35 @@ TEST(GatherWeights, SumsAsOtherLayoutsDo) {
       }
 }
 
+// Boxes and blocks may follow the number of threads that share much work; sums must not.
+TEST(MuchWork, IsSummedAlikeByAnyNumberOfThreads) {
+  struct Case {
+    std::unique_ptr<Pass> (*make)(const PassSpec&, const KernelSet<float>&);
+    Unknown unknown;
+    Problem problem;
+    std::size_t budget;
+  };
+  const KernelSet<float>& set = kernel_set<float>(active_isa());
+  const Problem large = problem(1, 1, 2, 3, {1, 300, 310}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  for (const auto& [make, unknown, p, budget] :
+       std::vector<Case>{{make_rows, Unknown::x, large, 128 << 10},
+                         {make_rows, Unknown::y, large, 128 << 10},
+                         {make_gather_weights, Unknown::w, problem(1, 1, 64, 48, {1, 22, 22}, {1, 3, 3}), 200 << 10}}) {
+    const Call call = [&] {
+      Call c(p, unknown, {DType::float32, DType::float32, DType::float32});
+      Random random(31);
+      c.fill_reals(random);
+      return c;
+    }();
+    set_num_threads(2);
+    const auto alone = make(call.spec(budget, 1), set), shared = make(call.spec(budget, 2), set);
+    const auto tiling = [](const Pass& pass) { return pass.explain().substr(0, pass.explain().rfind(';')); };
+    EXPECT_NE(tiling(*alone), tiling(*shared));
+    const std::vector<double> got = call.run(*shared), expected = call.run(*alone);
+    EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0) << shared->explain();
+  }
+}
+
 // A part of an image may take rows where the whole takes lanes.
 TEST(Lanes, SumAsRowsDo) {
   for (const KernelSet<float>* set : kernel_sets<float>())

@@ -283,6 +283,20 @@ def test_out_where_nothing_is_wanted(rng: np.random.Generator) -> None:
         )
 
 
+@pytest.mark.parametrize(("channels", "large"), [(63, False), (64, True), (128, True)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_large_results_begin_with_a_line_of_the_cache(channels: int, large: bool, dtype: Any) -> None:
+    image = np.ones((1, channels, 16, 4 * 16 // np.dtype(dtype).itemsize), dtype)  # 1 KiB a channel
+    weight = np.ones((channels, 1, 1, 1), dtype)
+    for _ in range(4):
+        result = convbwd.convolution(image, weight, groups=channels)
+        assert result.nbytes == channels << 10
+        assert result.flags.owndata is not large
+        assert result.flags.c_contiguous
+        assert not large or result.ctypes.data % 64 == 0
+        np.testing.assert_array_equal(result, image)
+
+
 def test_overlapping_elements_are_refused(rng: np.random.Generator) -> None:
     twice = np.lib.stride_tricks.as_strided(np.empty(3, np.float32), (1, 3, 8, 8), (12, 4, 0, 0))
     with pytest.raises(
