@@ -222,8 +222,9 @@ constexpr int kPointers = 8;  // rows that have a pointer each in a general regi
 // go on from segment to segment: how many segments pixels make depends on the layout, the order of sums must not.
 // So many rows each, kSide, lie side by side and share a pointer.
 template <class T, int M, int NV, int kBlock, int kSide = 1>
-void gather_tile(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
-                 const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
+void gather_tile(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg,
+                 std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow,
+                 bool accumulate) {
   constexpr int L = Vec<T>::lanes;
   V<T> acc[M][NV], sum[M][NV];
   const auto clear = [](V<T>(&v)[M][NV]) __attribute__((always_inline)) {
