@@ -144,8 +144,7 @@ struct Winograd {
         width(kTiles * transforms.tile[1]),
         fstep(kTiles * lanes),
         pixels(numbers<T>(kMostRows * width * lanes)),
-        frequencies(numbers<T>((transforms.tile[0] + transforms.window[0] - 1) *
-                               (transforms.tile[1] + transforms.window[1] - 1) * fstep)),
+        frequencies(numbers<T>(transforms.frequencies[0] * transforms.frequencies[1] * fstep)),
         weights(numbers<T>((fstep + 1) * kMostTaps)),
         scratch(numbers<T>(kMostTaps * lanes)) {
     for (int i = 0; i < kMostRows; ++i) rows[i] = pixels.data() + i * width * lanes;
@@ -214,8 +213,10 @@ void register_set(const KernelSet<T>& set) {
   using W = Winograd<T>;
   for (int i = 0; i < static_cast<int>(std::size(set.winograd)); ++i) {
     const WinogradKernels<T>& w = set.winograd[i];
+    const int products = w.frequencies[0] * w.frequencies[1];
     const std::string tile = "winograd/" + std::to_string(w.tile[0]) + "x" + std::to_string(w.tile[1]) + "," +
-                             std::to_string(w.window[0]) + "x" + std::to_string(w.window[1]) + "/";
+                             std::to_string(w.window[0]) + "x" + std::to_string(w.window[1]) + "/" +
+                             std::to_string(products) + "/";
     const auto add_winograd = [&](const char* name, auto transform) {
       add(tile + name, winograd<T, decltype(transform)>, set, i, transform);
     };

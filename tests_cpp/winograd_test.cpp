@@ -10,6 +10,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "conv/problem.h"
@@ -72,8 +73,9 @@ std::vector<Problem> problems() {
 struct {
   const char* name;
   double error;
-} constexpr kTransforms[] = {{"F(2x2, 3x3)", 1},   {"F(4x4, 3x3)", 2.5}, {"F(3x3, 4x4)", 4},
-                             {"F(1x4, 1x3)", 2.5}, {"F(1x2, 1x3)", 1},   {"F(2x2, 2x2)", 1}};
+} constexpr kTransforms[] = {{" F(2x2, 3x3)", 1},      {" F(4x4, 3x3)", 2.5},   {" F(3x3, 4x4)", 4},
+                             {" F(1x4, 1x3)", 2.5},    {" F(1x2, 1x3)", 1},     {" F(2x2, 2x2)", 1},
+                             {"exact F(4x4, 3x3)", 1}, {"exact F(3x3, 4x4)", 1}};
 static_assert(std::size(kTransforms) == std::size(KernelSet<float>{}.winograd));
 
 // The numbers of those that suit a problem.
@@ -96,7 +98,7 @@ std::unique_ptr<GuardedPass> make(std::size_t number, PassSpec spec, const Kerne
   return pass;
 }
 
-// Every plan that smaller and smaller budgets lead to, on every instruction set. Sums and halves keep integers exact;
+// Every plan that smaller and smaller budgets lead to, on every instruction set. Exact transforms keep integers so;
 // errors of the others must be small beside the largest result: 40 eps, or what its rounding may add.
 template <class T>
 void check_all(const Call& call, std::size_t number, const std::vector<double>& expected) {
@@ -269,20 +271,25 @@ TEST(WinogradGuard, NoticesSumsThatAreNotFinite) {
   }
 }
 
-TEST(WinogradPlan, TakesLargeTilesOnlyWhereFastAndCheaper) {
+TEST(WinogradPlan, TakesLargeTilesOnlyWhereCheaperAndInexactOnesOnlyWhereFast) {
   constexpr DType f = DType::float32;
   for (const Unknown unknown : kUnknowns) {
-    const auto tile_of = [&](const Problem& p, Precision precision) {
+    const auto transform_of = [&](const Problem& p, Precision precision) {
       PassSpec spec = Call(p, unknown, {f, f, f}, {}, false).spec(kNoLimit);
       spec.precision = precision;
       const std::string text = make_winograd(spec, kernel_set<float>(active_isa()))->explain();
-      return text.substr(text.find("F("), 6);
+      constexpr std::size_t kUnknown = std::string_view("winograd x ").size();
+      return text.substr(kUnknown, text.find(',') - kUnknown);
     };
-    const Problem wide = problem(2, 1, 64, 64, {1, 30, 30}, {1, 3, 3});
+    const Problem wide = problem(1, 1, 64, 64, {1, 80, 128}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
+    const Problem large = problem(2, 1, 64, 64, {1, 66, 66}, {1, 7, 7});
     const Problem small = problem(64, 1, 64, 64, {1, 2, 2}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
-    EXPECT_EQ(tile_of(wide, Precision::default_), "F(2x2,");
-    EXPECT_EQ(tile_of(wide, Precision::fast), "F(4x4,");
-    EXPECT_EQ(tile_of(small, Precision::fast), "F(2x2,");
+    EXPECT_EQ(transform_of(wide, Precision::default_), "exact F(4x4");
+    EXPECT_EQ(transform_of(wide, Precision::fast), "F(4x4");
+    EXPECT_EQ(transform_of(large, Precision::default_), "exact F(3x3");
+    EXPECT_EQ(transform_of(large, Precision::fast), "F(3x3");
+    EXPECT_EQ(transform_of(small, Precision::default_), "F(2x2");
+    EXPECT_EQ(transform_of(small, Precision::fast), "F(2x2");
   }
 }
 

@@ -28,7 +28,9 @@ class Winograd final : public Tiled<T> {
         cut_into(kMostTiles);
         const double bytes = static_cast<double>(frequencies_ * static_cast<Index>(sizeof(T))) *
                              (this->sources() * static_cast<double>(cs_) + static_cast<double>(width_));
-        const Index most = static_cast<Index>(static_cast<double>(prepack ? kSharedBytes : kOwnBytes) / bytes);
+        const Index packed = frequencies_ * parts_ * cs_ * cd_ * static_cast<Index>(sizeof(T));
+        const Index shared = packed < kNearBytes * 2 / 3 ? kNearBytes - packed : kSharedBytes;
+        const Index most = static_cast<Index>(static_cast<double>(prepack ? shared : kOwnBytes) / bytes);
         for (Index tiles = std::clamp(most, 2 * kLeastTiles, kMostTiles); tiles >= kLeastTiles; tiles = tiles * 3 / 4)
           if (configure(tiles, prepack, least)) return true;
       }
@@ -41,10 +43,10 @@ class Winograd final : public Tiled<T> {
     const Index tiles = this->tiles(step_);
     const double waiting = prepack_ ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
     const double narrow = width_ == lanes_ ? 1.35 : 1;  // one vector; direct passes have more rows then
-    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), {7, 7}) +
-                   this->sources() * this->relative_tiles({75, 520}, cd_) +
-                   static_cast<double>(results()) * this->relative_tiles({60, 400}, cs_) +
-                   this->relative_weights({150, 340}, prepack_ ? boxes_ * tiles : tiles));
+    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), {7, 7, 7}) +
+                   this->sources() * this->relative_tiles({75, 520, 390}, cd_) +
+                   static_cast<double>(results()) * this->relative_tiles({60, 400, 310}, cs_) +
+                   this->relative_weights({150, 340, 320}, prepack_ ? boxes_ * tiles : tiles));
   }
 
   std::string explain() const override {

@@ -31,9 +31,10 @@ namespace convbwd::winograd {
 constexpr Index kMostTiles = 128, kLeastTiles = 16;  // of a box
 constexpr Index kChunk = 64;                         // products of a call's sum: 0.3 to 0.8 of a straight sum's error
 constexpr Index kWeightBlock = 4;                    // source channels whose weights are brought in at a time
-// Transformed tiles and results of a box. Beside shared weights they stay in L2; more of them pay for weights that are
-// transformed for a box alone.
-constexpr Index kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
+// Transformed tiles and results of a box. They stay in L2, with shared weights where these are few (64 channels both
+// ways take 0.89 to 0.95 of the time); more of them pay for weights that come from further away, or are transformed for
+// a box alone.
+constexpr Index kNearBytes = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
 constexpr Index kMinTasks = 8;
 constexpr Index kStoreRows = 64;
 constexpr Index kMostRows = 6;        // that a tile reads
@@ -62,8 +63,10 @@ using Axes = std::array<Axis, 3>;
 
 template <class T>
 Axes axes_of(const Problem& p, const WinogradKernels<T>& transforms, bool to_x) {
-  return {Axis(1, 1, axis_sizes(p, 0), to_x), Axis(transforms.tile[0], transforms.window[0], axis_sizes(p, 1), to_x),
-          Axis(transforms.tile[1], transforms.window[1], axis_sizes(p, 2), to_x)};
+  const auto transformed = [&](int a) {
+    return Axis(transforms.tile[a], transforms.window[a], transforms.frequencies[a], axis_sizes(p, 1 + a), to_x);
+  };
+  return {Axis(1, 1, 1, axis_sizes(p, 0), to_x), transformed(0), transformed(1)};
 }
 
 // Tiles that cover so many outputs, of each set.
@@ -87,7 +90,7 @@ class Tiled : public GuardedPass {
         axes_(axes_of(spec.problem, transforms_, spec.unknown == Unknown::x)),
         parts_(axes_[0].part_count() * axes_[1].part_count() * axes_[2].part_count()),
         taps_(axes_[0].window * axes_[1].window * axes_[2].window),
-        frequencies_(axes_[1].points() * axes_[2].points()),
+        frequencies_(axes_[1].frequencies * axes_[2].frequencies),
         products_(axes_[0].products() * axes_[1].products() * axes_[2].products()),
         lanes_(kernels_.lanes),
         tap_(list_taps()) {}
@@ -140,7 +143,8 @@ class Tiled : public GuardedPass {
   }
   // Whether a frequency of a part has products.
   bool uses(const Part& part, Index frequency) const {
-    return axes_[1].uses(part.h, frequency / axes_[2].points()) && axes_[2].uses(part.w, frequency % axes_[2].points());
+    return axes_[1].uses(part.h, frequency / axes_[2].frequencies) &&
+           axes_[2].uses(part.w, frequency % axes_[2].frequencies);
   }
   // The numbers, in the window, of the taps of all parts; -1 for taps of the transform that another part has, or none.
   std::vector<int> list_taps() const {
@@ -278,7 +282,8 @@ class Tiled : public GuardedPass {
 
   std::string name() const {
     std::ostringstream s;
-    s << "F(" << axes_[1].tile << 'x' << axes_[2].tile << ", " << axes_[1].taps << 'x' << axes_[2].taps << ')';
+    s << (seven() ? "exact F(" : "F(") << axes_[1].tile << 'x' << axes_[2].tile << ", " << axes_[1].taps << 'x'
+      << axes_[2].taps << ')';
     if (parts_ > 1)
       s << " in " << axes_[0].part_count() << 'x' << axes_[1].part_count() << 'x' << axes_[2].part_count() << " parts";
     return s.str();
@@ -300,27 +305,29 @@ class Tiled : public GuardedPass {
     return products_inside(spec_.problem) /
            static_cast<double>(size_[1] * row_sets_ * size_[2] * size_[3] * axes_[2].sets);
   }
-  // A number for F(2x2, 3x3), and one for F(4x4, 3x3).
+  // Along an axis seven products, of six pixels.
+  bool seven() const { return std::max(axes_[1].frequencies, axes_[2].frequencies) == 7; }
+  // A number for F(2x2, 3x3), one for F(4x4, 3x3), and one for that of seven products along an axis.
   struct Cycles {
-    double small, large;
+    double small, large, seven;
   };
-  double of_tile(Cycles c) const { return mixes_more() ? c.large : c.small; }
+  double of_tile(Cycles c) const { return seven() ? c.seven : mixes_more() ? c.large : c.small; }
   // Time of the products, relative to a direct pass: tiles beyond the outputs, and calls so short that writing results
   // shows (`writing`, in products). Here and below: estimated from counts and adjusted by hand to one core of a
   // Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
-  // on wide images; within 15 % of seventeen shapes for F(4x4).
+  // on wide images; within 15 % of seventeen shapes for F(4x4), of eleven for that of seven products.
   double products(Index call, Cycles writing) const {
     return static_cast<double>(products_) / tile_products() * (1 + of_tile(writing) / static_cast<double>(call));
   }
   // Cycles of a tile and vector, relative to a direct pass, which has two products a cycle for each channel on the
   // other side.
   double relative(Cycles cycles, Index of) const {
-    const double share = static_cast<double>(frequencies_) / of_tile({16, 36});
+    const double share = static_cast<double>(frequencies_) / of_tile({16, 36, 49});
     return of_tile(cycles) * share * 2 / (tile_products() * static_cast<double>(of));
   }
   // The same of tiles, which one axis passes through once, not twice.
   double relative_tiles(Cycles cycles, Index of) const {
-    return relative(cycles, of) * (axes_[1].points() == 1 && mixes_more() ? 0.5 : 1);
+    return relative(cycles, of) * (axes_[1].frequencies == 1 && mixes_more() ? 0.5 : 1);
   }
   // The same of weights, half of it for their transposition, which parts share.
   double relative_weights(Cycles cycles, Index of) const {

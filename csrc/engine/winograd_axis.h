@@ -21,8 +21,8 @@ struct Axis {
   struct Grid {
     Index set, start;  // of positions set, set + in, ...; its tile 0 begins at number `start`
   };
-  Index tile, taps;  // outputs of a tile, taps of the transform
-  Index window;      // taps of the problem
+  Index tile, taps, frequencies;  // of a transform: outputs, taps, products
+  Index window;                   // taps of the problem
   Index sets;        // of outputs with tiles of their own, of which each reads one of positions: the dilation
   Index in, out;     // from position to position of a grid, from output to output of a tile
   Index results;     // sets of outputs that are formed from the same tiles
@@ -32,8 +32,9 @@ struct Axis {
   std::vector<Part> parts;
   std::vector<Grid> grids;
 
-  Axis(Index tile_, Index taps_, const AxisSizes& a, bool to_x) : tile(tile_), taps(taps_), window(a.kernel) {
-    sets = points() == 1 ? 1 : a.dilation;
+  Axis(Index tile_, Index taps_, Index frequencies_, const AxisSizes& a, bool to_x)
+      : tile(tile_), taps(taps_), frequencies(frequencies_), window(a.kernel) {
+    sets = frequencies == 1 ? 1 : a.dilation;
     results = to_x ? a.stride : 1, in = sets * (to_x ? 1 : a.stride), out = sets * results;
     const Index apart = a.dilation / sets;  // of taps, in numbers of a grid
     if (sets > 1) origin = to_x ? a.pad - (window - 1) * a.dilation : -a.pad;
@@ -73,7 +74,6 @@ struct Axis {
       low = std::min(low, starts[i].start), reach = std::max(reach, starts[i].start + taps);
     }
   }
-  Index points() const { return tile + taps - 1; }
   const Part& part(Index i) const { return parts[static_cast<std::size_t>(i)]; }
   Index part_count() const { return static_cast<Index>(parts.size()); }
   Index grid_count() const { return static_cast<Index>(grids.size()); }
@@ -84,13 +84,13 @@ struct Axis {
     return i >= part.begin && i < part.end ? part.tap + i * part.step : -1;
   }
   // The first frequency of a part is its first tap, the last one its last tap: without those there is no product.
-  bool uses(const Part& part, Index point) const {
-    return (point > 0 || part.begin == 0) && (point + 1 < points() || part.end == taps);
+  bool uses(const Part& part, Index frequency) const {
+    return (frequency > 0 || part.begin == 0) && (frequency + 1 < frequencies || part.end == taps);
   }
   Index products() const {
     Index count = 0;
     for (const Part& part : parts)
-      for (Index point = 0; point < points(); ++point) count += uses(part, point);
+      for (Index i = 0; i < frequencies; ++i) count += uses(part, i);
     return count;
   }
 };

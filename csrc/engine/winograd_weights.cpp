@@ -31,10 +31,10 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double relative_time() const override {
-    return 0.95 *
-           (this->products(this->tiles(step_), {10, 10}) +
-            this->sources() * this->relative_tiles({110, 520}, panels_ * width_) +
-            this->relative_tiles({90, 400}, rows_) + this->relative_weights({100, 225}, boxes_ * this->tiles(step_)));
+    return 0.95 * (this->products(this->tiles(step_), {10, 10, 10}) +
+                   this->sources() * this->relative_tiles({110, 520, 500}, panels_ * width_) +
+                   this->relative_tiles({90, 400, 410}, rows_) +
+                   this->relative_weights({100, 225, 200}, boxes_ * this->tiles(step_)));
   }
 
   std::string explain() const override {

@@ -537,8 +537,10 @@ constexpr KernelSet<T> make_set(const char* name) {
       interleave<T>,
       sum<T>,
       peak<T>,
-      {Winograd<T, 2, 2, 3, 3>::kernels, Winograd<T, 4, 4, 3, 3>::kernels, Winograd<T, 3, 3, 4, 4>::kernels,
-       Winograd<T, 1, 4, 1, 3>::kernels, Winograd<T, 1, 2, 1, 3>::kernels, Winograd<T, 2, 2, 2, 2>::kernels},
+      {Winograd<T, 2, 2, 3, 3>::kernels, Winograd<T, 4, 4, 3, 3, false>::kernels,
+       Winograd<T, 3, 3, 4, 4, false>::kernels, Winograd<T, 1, 4, 1, 3, false>::kernels,
+       Winograd<T, 1, 2, 1, 3>::kernels, Winograd<T, 2, 2, 2, 2>::kernels, Winograd<T, 4, 4, 3, 3>::kernels,
+       Winograd<T, 3, 3, 4, 4>::kernels},
   };
 }
 

@@ -1,18 +1,24 @@
-// Winograd's algorithm in the form of Toom and Cook, along each of two axes: a tile of M outputs of a window of K taps
-// are polynomials, multiplied by their values at N = M + K - 1 points: 0, pairs +p and -p, and infinity. One tile at a
-// time, vectors along channels: pixels and frequencies (N * row + column) of a tile are vectors.
+// Winograd's algorithm, along each of two axes: a tile of M outputs of a window of K taps are polynomials, multiplied
+// by their remainders, N frequencies. One tile at a time, vectors along channels: pixels and frequencies (N * row +
+// column) of a tile are vectors.
 //
-// N = 3 has the point 1 alone and N = 4 the pair: sums and halves only, so that small integers stay exact. N = 6 has
-// 5/8 and 3/2, the best of {0, +-a, +-b, infinity}: less than half of the error that 1 and 2 have (root mean square,
-// F(4x4, 3x3)).
+// N = 3, 4 and 6 are values at as many points, M + K - 1 (Toom and Cook): 0, pairs +p and -p, and infinity. N = 3 has
+// the point 1 alone and N = 4 the pair: sums and halves only, so that small integers stay exact. N = 6 has 5/8 and 3/2,
+// the best of {0, +-a, +-b, infinity}: less than half of the error that 1 and 2 have (root mean square, F(4x4, 3x3)).
+//
+// N = 7 has 0, 1, -1, infinity and the remainder of x^2 + 1, a complex number whose product takes three (Karatsuba):
+// one more than N = 6 for the same M + K - 1 = 6 pixels, but sums, halves and quarters, and the error of N = 4.
 
 template <class T, int N>
-constexpr T kPoint[2] = {N == 4 ? T(1) : T(0.625), T(1.5)};
+constexpr T kPoint[2] = {N == 4 || N == 7 ? T(1) : T(0.625), T(1.5)};
+
+template <int N>
+constexpr int kPairs = N == 7 ? 1 : N / 2 - 1;  // of points +p and -p
 
 // 1 over the product of the differences between point p_k and the others, in the scale of winograd_image.
 template <class T, int N>
 constexpr T winograd_scale(int k) {
-  const T p = kPoint<T, N>[k] * kPoint<T, N>[k], q = kPoint<T, N>[1 - k] * kPoint<T, N>[1 - k];
+  const T p = kPoint<T, N>[k] * kPoint<T, N>[k], q = N == 7 ? T(-1) : kPoint<T, N>[1 - k] * kPoint<T, N>[1 - k];
   return 1 / (2 * p * (N == 4 ? T(1) : p - q));
 }
 
@@ -25,6 +31,10 @@ INLINE void winograd_image(const V<T>* d, V<T>* v) {
     v[0] = d[0] - d[1], v[1] = d[1], v[2] = d[2] - d[1];
   } else if constexpr (N == 4) {
     v[0] = d[0] - d[2], v[1] = d[2] + d[1], v[2] = d[2] - d[1], v[3] = d[3] - d[1];
+  } else if constexpr (N == 7) {
+    const V<T> even = d[4] + d[2], odd = d[3] + d[1], real = d[4] - d[2], imaginary = d[3] - d[1];
+    v[0] = d[0] - d[4], v[1] = even + odd, v[2] = even - odd;
+    v[3] = real + imaginary, v[4] = imaginary - real, v[5] = d[1] - d[3], v[6] = d[5] - d[1];
   } else {
     constexpr T a = kPoint<T, N>[0] * kPoint<T, N>[0], b = kPoint<T, N>[1] * kPoint<T, N>[1];
     v[0] = d[0] - splat(1 / a + 1 / b) * d[2] + splat(1 / (a * b)) * d[4];
@@ -36,18 +46,22 @@ INLINE void winograd_image(const V<T>* d, V<T>* v) {
   }
 }
 
-// The values at the points of a polynomial with J coefficients; those of weights are scaled.
+// The remainders of a polynomial with J coefficients; those of weights are scaled.
 template <class T, int N, int J, bool kScaled>
 INLINE void winograd_values(const V<T>* g, V<T>* v) {
   v[0] = g[0];
   if constexpr (N == 1) return;
   if constexpr (N == 3) v[1] = g[0] + g[1];
-  UNROLL for (int k = 0; k < N / 2 - 1; ++k) {
+  UNROLL for (int k = 0; k < kPairs<N>; ++k) {
     const T p = kPoint<T, N>[k];
     T power = kScaled ? winograd_scale<T, N>(k) : T(1);
     V<T> part[2] = {splat(power) * g[0], V<T>{}};
     UNROLL for (int j = 1; j < J; ++j) part[j % 2] += splat(power *= p) * g[j];
     v[1 + 2 * k] = part[0] + part[1], v[2 + 2 * k] = part[0] - part[1];
+  }
+  if constexpr (N == 7) {
+    const V<T> half = splat(kScaled ? T(0.5) : T(1));
+    v[3] = half * (g[0] - g[2]), v[4] = half * (J > 3 ? g[1] - g[J - 1] : g[1]), v[5] = v[3] + v[4];
   }
   v[N - 1] = g[J - 1];
 }
@@ -59,10 +73,14 @@ INLINE void winograd_sums(const V<T>* v, V<T>* g) {
   if constexpr (N == 1) return;
   UNROLL for (int j = 1; j < J; ++j) g[j] = V<T>{};
   if constexpr (N == 3) g[0] += v[1], g[1] += v[1];
-  UNROLL for (int k = 0; k < N / 2 - 1; ++k) {
+  UNROLL for (int k = 0; k < kPairs<N>; ++k) {
     T power = kScaled ? winograd_scale<T, N>(k) : T(1);
     const V<T> part[2] = {v[1 + 2 * k] + v[2 + 2 * k], v[1 + 2 * k] - v[2 + 2 * k]};
     UNROLL for (int j = 0; j < J; ++j, power *= kPoint<T, N>[k]) g[j] += splat(power) * part[j % 2];
+  }
+  if constexpr (N == 7) {
+    const V<T> half = splat(kScaled ? T(0.5) : T(1)), part[2] = {half * (v[3] + v[5]), half * (v[4] + v[5])};
+    UNROLL for (int j = 0; j < J; ++j) g[j] = j < 2 ? g[j] + part[j] : g[j] - part[j % 2];
   }
   g[J - 1] += v[N - 1];
 }
@@ -81,25 +99,26 @@ INLINE bool winograd_finite(V<T> zero) {
   return sum == 0;
 }
 
-// Tiles of MH x MW outputs, windows of KH x KW taps.
-template <class T, int MH, int MW, int KH, int KW>
+// Tiles of MH x MW outputs, windows of KH x KW taps; `kExact`: so that small integers stay exact.
+template <class T, int MH, int MW, int KH, int KW, bool kExact = true>
 struct Winograd {
-  static constexpr int NH = MH + KH - 1, NW = MW + KW - 1, L = Vec<T>::lanes;
+  static constexpr int PH = MH + KH - 1, PW = MW + KW - 1, L = Vec<T>::lanes;  // pixels
+  static constexpr int NH = kExact && PH == 6 ? 7 : PH, NW = kExact && PW == 6 ? 7 : PW;
 
   static void image(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::ptrdiff_t apart,
                     std::int64_t first, std::int64_t width, std::int64_t tiles) {
-    V<T> c[NW][NH];  // columns of a tile, transformed; the next tile shares the last ones
+    V<T> c[PW][NH];  // columns of a tile, transformed; the next tile shares the last ones
     const auto column = [&](V<T>* out, std::int64_t x) {
-      V<T> d[NH];
-      UNROLL for (int i = 0; i < NH; ++i) d[i] = winograd_pixel(row[i], apart, x, width);
+      V<T> d[PH];
+      UNROLL for (int i = 0; i < PH; ++i) d[i] = winograd_pixel(row[i], apart, x, width);
       winograd_image<T, NH>(d, out);
     };
     UNROLL for (int j = 0; j < KW - 1; ++j) column(c[j], first + j);
     for (std::int64_t t = 0; t < tiles; ++t, v += tstep) {
-      UNROLL for (int j = KW - 1; j < NW; ++j) column(c[j], first + MW * t + j);
+      UNROLL for (int j = KW - 1; j < PW; ++j) column(c[j], first + MW * t + j);
       UNROLL for (int i = 0; i < NH; ++i) {
-        V<T> d[NW], f[NW];
-        UNROLL for (int j = 0; j < NW; ++j) d[j] = c[j][i];
+        V<T> d[PW], f[NW];
+        UNROLL for (int j = 0; j < PW; ++j) d[j] = c[j][i];
         winograd_image<T, NW>(d, f);
         UNROLL for (int j = 0; j < NW; ++j) storeu(v + (NW * i + j) * fstep, f[j]);
       }
@@ -194,7 +213,7 @@ struct Winograd {
     return winograd_finite<T>(zero);
   }
 
-  static constexpr WinogradKernels<T> kernels{{MH, MW}, {KH, KW}, image, gradient, weights, output, taps};
+  static constexpr WinogradKernels<T> kernels{{MH, MW}, {KH, KW}, {NH, NW}, image, gradient, weights, output, taps};
 };
 
 template <class T>
