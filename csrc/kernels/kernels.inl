@@ -470,10 +470,10 @@ double sum(const T* p, std::int64_t n) {
     else if (left > 0)
       acc[j] += load_part(p + j * L, static_cast<int>(left));
   }
-  alignas(VECTOR_BYTES) T t[64];
-  UNROLL for (int j = 0; j < N; ++j) storeu(t + j * L, acc[j]);
-  for (int half = 32; half >= 16; half /= 2)
-    for (int j = 0; j < half; j += L) storeu(t + j, loadu(t + j) + loadu(t + j + half));
+  UNROLL for (int j = 0; j < N / 2; ++j) acc[j] += acc[j + N / 2];
+  UNROLL for (int j = 0; j < N / 4; ++j) acc[j] += acc[j + N / 4];
+  alignas(VECTOR_BYTES) T t[16];
+  UNROLL for (int j = 0; j < N / 4; ++j) storeu(t + j * L, acc[j]);
   double total[8];
   UNROLL for (int j = 0; j < 8; ++j) total[j] = static_cast<double>(t[j]) + static_cast<double>(t[j + 8]);
   for (int half = 4; half > 0; half /= 2)
