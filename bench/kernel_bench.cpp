@@ -209,7 +209,8 @@ void register_set(const KernelSet<T>& set) {
   }
   add("interleave", interleave<T>, set);
   add("sum", reduce<T, decltype(set.sum)>, set.sum);
-  add("peak", reduce<T, decltype(set.peak)>, set.peak);
+  const auto peak = [&set](const T* p, std::int64_t n) { return set.peak(p, n, T(100)); };
+  add("peak", reduce<T, decltype(peak)>, peak);
   using W = Winograd<T>;
   for (int i = 0; i < static_cast<int>(std::size(set.winograd)); ++i) {
     const WinogradKernels<T>& w = set.winograd[i];

@@ -421,6 +421,35 @@ TEST_P(Kernels, SumIsTheSameEverywhere) {
   });
 }
 
+// Zeros count, unless they are what makes it more than `enough`.
+TEST_P(Kernels, PeakIsTheLargestMagnitudeOverTheMean) {
+  with_set([](const auto& set, auto zero) {
+    using T = decltype(zero);
+    Random random(7);
+    for (std::int64_t n = set.lanes; n < 9 * set.lanes; n += set.lanes) {
+      std::vector<T> v(static_cast<std::size_t>(n));
+      EXPECT_EQ(set.peak(v.data(), n, T(1)), 0);
+      for (T& a : v)
+        if (random.integer(0, 2) > 0) a = static_cast<T>(random.integer(-3, 3));
+      v[static_cast<std::size_t>(random.integer(0, n - 1))] = 0;
+      v[static_cast<std::size_t>(random.integer(0, n - 1))] = -8;
+      T total = 0;
+      int values = 0;
+      for (const T a : v) total += std::abs(a), values += a != 0;
+      const auto expect = [&](T enough, T of) {
+        EXPECT_NEAR(set.peak(v.data(), n, enough), 8 * of / total, 1e-5 * 8 * of / total) << n;
+      };
+      expect(T(1000), static_cast<T>(n));
+      expect(T(1), static_cast<T>(values));
+      for (const T bad : {std::numeric_limits<T>::infinity(), std::numeric_limits<T>::quiet_NaN()}) {
+        std::vector<T> w = v;
+        w[static_cast<std::size_t>(random.integer(0, n - 1))] = bad;
+        EXPECT_TRUE(std::isnan(set.peak(w.data(), n, T(1000))));
+      }
+    }
+  });
+}
+
 // ------------------------------------------------------------------------------------------------------ conversions
 
 struct Format {

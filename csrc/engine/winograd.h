@@ -41,7 +41,7 @@ constexpr Index kMostRows = 6;        // that a tile reads
 constexpr Index kMostParts = 128;     // of a window
 constexpr Index kMostSets = 64;       // sets of columns, which are tiles of a box
 constexpr Index kLeastChannels = 16;  // transforms of fewer cost more than they save
-constexpr double kPeak = 100;         // largest magnitude over the mean one that a box may have
+constexpr int kPeak = 100;            // largest magnitude over the mean one that a box may have
 
 // Tiles [h0, h0 + h) x [w0, w0 + w) of outputs [d0, d0 + d) of images [n0, n0 + n), of one set of rows and all
 // sets of columns.
@@ -252,7 +252,7 @@ class Tiled : public GuardedPass {
             f(rows, floor_div(at, across) + gw.start, ceil_div(s.size[4] - column, across), tile, tiles(2, b.w));
           }
     }
-    return static_cast<double>(kernels_.peak(pixels, zeros - pixels)) <= kPeak;
+    return kernels_.peak(pixels, zeros - pixels, kPeak) <= kPeak;
   }
 
   // Stores src[r*lds + c] at element r*rs + c*cs of dst. `lines` is scratch for kStoreRows*lanes elements.

@@ -129,9 +129,9 @@ struct KernelSet {
   void (*interleave)(T* dst, std::ptrdiff_t ldd, const T* even, const T* odd, std::ptrdiff_t lds, std::int64_t rows,
                      std::int64_t n);
   double (*sum)(const T* p, std::int64_t n);  // in 64 interleaved sums
-  /// The largest magnitude over the mean of those that are not zero; NaN where something, or their sum,
-  /// is not finite. Whole vectors.
-  T (*peak)(const T* p, std::int64_t n);
+  /// The largest magnitude over the mean of those that are not zero, or over that of all where this gives no more than
+  /// `enough`; NaN where something, or their sum, is not finite. Whole vectors.
+  T (*peak)(const T* p, std::int64_t n, T enough);
   WinogradKernels<T> winograd[8];
 };
 

@@ -195,21 +195,23 @@ struct Winograd {
                      std::ptrdiff_t tstep, std::int64_t tiles) {
     V<T> zero{};
     for (std::int64_t t = 0; t < tiles; ++t, m += tstep)
-      sums<MH, MW, false>(m, fstep, [&](int i, int j, V<T> y) __attribute__((always_inline)) {
-        zero += y - y;
-        if (row[i] && MW * t + j < width) storeu(row[i] + (MW * t + j) * ldo, y);
-      });
+      sums<MH, MW, false>(
+          m, fstep, [&](int i, int j, V<T> y) __attribute__((always_inline)) {
+            zero += y - y;
+            if (row[i] && MW * t + j < width) storeu(row[i] + (MW * t + j) * ldo, y);
+          });
     return winograd_finite<T>(zero);
   }
 
   static bool taps(T* w, std::ptrdiff_t ldw, const int* tap, const T* c, std::ptrdiff_t fstep, int vectors) {
     V<T> zero{};
     for (int n = 0; n < vectors; ++n, w += L, c += L)
-      sums<KH, KW, true>(c, fstep, [&](int i, int j, V<T> sum) __attribute__((always_inline)) {
-        zero += sum - sum;
-        const int t = tap[KW * i + j];
-        if (t >= 0) storeu(w + t * ldw, sum);
-      });
+      sums<KH, KW, true>(
+          c, fstep, [&](int i, int j, V<T> sum) __attribute__((always_inline)) {
+            zero += sum - sum;
+            const int t = tap[KW * i + j];
+            if (t >= 0) storeu(w + t * ldw, sum);
+          });
     return winograd_finite<T>(zero);
   }
 
@@ -217,25 +219,36 @@ struct Winograd {
 };
 
 template <class T>
-T peak(const T* p, std::int64_t n) {
+T peak(const T* p, std::int64_t n, T enough) {
   constexpr int L = Vec<T>::lanes, N = 4;
-  V<T> largest[N], sum[N], count[N];
-  UNROLL for (int j = 0; j < N; ++j) largest[j] = sum[j] = count[j] = V<T>{};
-  const auto take = [&](int j, V<T> v) {
-    typedef decltype(v < v) Bits;
-    const V<T> a = reinterpret_cast<V<T>>(reinterpret_cast<Bits>(v) & ~reinterpret_cast<Bits>(splat(T(-0.0))));
+  typedef decltype(V<T>{} < V<T>{}) Bits;  // magnitudes compare as integers, NaN above infinity
+  const auto magnitude = [](const T* at) __attribute__((always_inline)) {
+    return reinterpret_cast<Bits>(loadu(at)) & ~reinterpret_cast<Bits>(splat(T(-0.0)));
+  };
+  Bits largest[N]{};
+  V<T> sum[N]{};
+  const auto take = [&](int j, Bits a) __attribute__((always_inline)) {
     largest[j] = a > largest[j] ? a : largest[j];
-    sum[j] += a;
-    count[j] += a != 0 ? splat(T(1)) : V<T>{};
+    sum[j] += reinterpret_cast<V<T>>(a);
   };
   std::int64_t i = 0;
-  for (; i + N * L <= n; i += N * L) UNROLL for (int j = 0; j < N; ++j) take(j, loadu(p + i + j * L));
-  for (; i < n; i += L) take(0, loadu(p + i));
-  T top = 0, total = 0, values = 0;
-  for (int j = 0; j < N; ++j)
-    for (int k = 0; k < L; ++k) {
-      if (largest[j][k] > top) top = largest[j][k];
-      total += sum[j][k], values += count[j][k];
-    }
-  return total == 0 ? T{} : (top + (total - total)) / total * values;  // NaN where the sum is not finite
+  for (; i + N * L <= n; i += N * L) UNROLL for (int j = 0; j < N; ++j) take(j, magnitude(p + i + j * L));
+  for (; i < n; i += L) take(0, magnitude(p + i));
+  UNROLL for (int j = 1; j < N; ++j) {
+    largest[0] = largest[j] > largest[0] ? largest[j] : largest[0];
+    sum[0] += sum[j];
+  }
+  T top = 0, total = 0, values = static_cast<T>(n);
+  UNROLL for (int k = 0; k < L; ++k) {
+    const T a = reinterpret_cast<V<T>>(largest[0])[k];
+    top = top >= a ? top : a;
+    total += sum[0][k];
+  }
+  if (total == 0) return T{};
+  if (!(top * values <= enough * total)) {
+    V<T> zeros{};
+    for (i = 0; i < n; i += L) zeros += loadu(p + i) == 0 ? splat(T(1)) : V<T>{};
+    for (int k = 0; k < L; ++k) values -= zeros[k];
+  }
+  return (top + (total - total)) / total * values;  // NaN where the sum is not finite
 }
