@@ -170,18 +170,33 @@ class Winograd final : public Tiled<T> {
       at[0] = g * spec_.problem.co;
       at[along_n] += panel * width_, size[along_n] = std::min(width_, cd_ - panel * width_);
       at[along_k] += k, size[along_k] = count;
-      // Runs of memory stay runs.
-      const bool k_inside = w.stride[along_k] < w.stride[along_n];
-      step[along_n] = k_inside ? count * taps_ : taps_;
-      step[along_k] = k_inside ? taps_ : columns * taps_;
-      if (size[along_n] < columns) std::fill_n(s.weights, all, T{});
-      copy_in(kernels_, s.weights, step, w.at(at, size));
-      std::fill_n(s.weights + all, lanes_, T{});
+      const T* from = s.weights;
+      if (const View part = w.at(at, size); size[along_n] == columns && in_place(w, at, size)) {
+        from = static_cast<const T*>(part.data);
+        step = w.stride;
+      } else {
+        // Runs of memory stay runs.
+        const bool k_inside = w.stride[along_k] < w.stride[along_n];
+        step[along_n] = k_inside ? count * taps_ : taps_;
+        step[along_k] = k_inside ? taps_ : columns * taps_;
+        if (size[along_n] < columns) std::fill_n(s.weights, all, T{});
+        copy_in(kernels_, s.weights, step, part);
+        std::fill_n(s.weights + all, lanes_, T{});
+      }
       for (Index i = 0; i < count; ++i)
-        transforms_.weights(u + (k - k0 + i) * columns, (k1 - k0) * columns, ustep_, s.weights + i * step[along_k],
+        transforms_.weights(u + (k - k0 + i) * columns, (k1 - k0) * columns, ustep_, from + i * step[along_k],
                             step[along_n], static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
                             static_cast<int>(columns / lanes_), s.taps);
     }
+  }
+  // Whether the kernel can read such a part of the weights where it is: taps side by side, in whole vectors that do not
+  // reach behind the last weight.
+  bool in_place(const View& w, const Index5& at, const Index5& size) const {
+    if (w.dtype != compute_dtype<T> || !dense_planes(w) || w.stride[0] < 0 || w.stride[1] < 0) return false;
+    const auto behind = [&](const Index5& from, const Index5& extent) {
+      return w.offset(from) + (extent[0] - 1) * w.stride[0] + (extent[1] - 1) * w.stride[1];
+    };
+    return behind(at, size) + round_up(taps_, lanes_) <= behind({}, w.size) + taps_;
   }
 
   // Transforms a vector of source channels to v[frequency][chunk][tile][source channel].

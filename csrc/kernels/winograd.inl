@@ -147,12 +147,17 @@ struct Winograd {
   static void weights(T* u, std::ptrdiff_t pstep, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int taps,
                       const int* tap, int parts, int vectors, T* scratch) {
     for (int n = 0; n < vectors; ++n, w += L * ldw, u += L) {
-      for (int t = 0; t < taps; t += L) {
+      const auto transposed = [&]<int W>(int t) __attribute__((always_inline)) {
         V<T> g[L];
         UNROLL for (int i = 0; i < L; ++i) g[i] = loadu(w + i * ldw + t);
-        transpose_square<T>(g);
-        UNROLL for (int i = 0; i < L; ++i) storeu(scratch + (t + i) * L, g[i]);
-      }
+        transpose_square<T, W>(g);
+        UNROLL for (int i = 0; i < W; ++i) storeu(scratch + (t + i) * L, g[i]);
+      };
+      for (int t = 0; t < taps; t += L)
+        if (taps - t > L * 3 / 4)
+          transposed.template operator()<L>(t);
+        else
+          transposed.template operator()<L * 3 / 4>(t);
       const int* of_part = tap;
       for (int p = 0; p < parts; ++p, of_part += KH * KW) {
         V<T> r[KW][NH];
@@ -195,23 +200,21 @@ struct Winograd {
                      std::ptrdiff_t tstep, std::int64_t tiles) {
     V<T> zero{};
     for (std::int64_t t = 0; t < tiles; ++t, m += tstep)
-      sums<MH, MW, false>(
-          m, fstep, [&](int i, int j, V<T> y) __attribute__((always_inline)) {
-            zero += y - y;
-            if (row[i] && MW * t + j < width) storeu(row[i] + (MW * t + j) * ldo, y);
-          });
+      sums<MH, MW, false>(m, fstep, [&](int i, int j, V<T> y) __attribute__((always_inline)) {
+        zero += y - y;
+        if (row[i] && MW * t + j < width) storeu(row[i] + (MW * t + j) * ldo, y);
+      });
     return winograd_finite<T>(zero);
   }
 
   static bool taps(T* w, std::ptrdiff_t ldw, const int* tap, const T* c, std::ptrdiff_t fstep, int vectors) {
     V<T> zero{};
     for (int n = 0; n < vectors; ++n, w += L, c += L)
-      sums<KH, KW, true>(
-          c, fstep, [&](int i, int j, V<T> sum) __attribute__((always_inline)) {
-            zero += sum - sum;
-            const int t = tap[KW * i + j];
-            if (t >= 0) storeu(w + t * ldw, sum);
-          });
+      sums<KH, KW, true>(c, fstep, [&](int i, int j, V<T> sum) __attribute__((always_inline)) {
+        zero += sum - sum;
+        const int t = tap[KW * i + j];
+        if (t >= 0) storeu(w + t * ldw, sum);
+      });
     return winograd_finite<T>(zero);
   }
 
