@@ -32,7 +32,8 @@ class Winograd final : public Tiled<T> {
         const Index shared = packed < kNearBytes * 2 / 3 ? kNearBytes - packed : kSharedBytes;
         const Index most = static_cast<Index>(static_cast<double>(prepack ? shared : kOwnBytes) / bytes);
         for (Index tiles = std::clamp(most, 2 * kLeastTiles, kMostTiles); tiles >= kLeastTiles; tiles = tiles * 3 / 4)
-          if (configure(tiles, prepack, least)) return true;
+          for (const Index chunk : {2 * kChunk, kChunk})  // the weights of a long one take more room
+            if (configure(tiles, chunk, prepack, least)) return true;
       }
     return false;
   }
@@ -118,13 +119,13 @@ class Winograd final : public Tiled<T> {
 
   void cut_into(Index tiles) { this->cut(spec_.problem.n, to_x_ ? spec_.problem.x : spec_.problem.y, tiles); }
 
-  bool configure(Index tiles, bool prepack, Index least) {
+  bool configure(Index tiles, Index chunk, bool prepack, Index least) {
     cut_into(tiles);
     const Index all = boxes_ * spec_.problem.groups;
     prepack_ = prepack;
     together_ = all < kMinTasks && panels_ > 1;
     if (prepack && boxes_ == 1) return false;
-    const Index most = std::max(lanes_, (prepack ? 2 : 1) * kChunk / (parts_ + 1));
+    const Index most = std::max(lanes_, chunk / (parts_ + 1));
     chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : ceil_div(cs_, ceil_div(cs_, most)), lanes_);
     ustep_ = pitch((prepack ? cs_ : chunk_) * parts_ * width_);
     vstep_ = pitch(ceil_div(cs_, chunk_) * source_tiles_ * chunk_);
