@@ -300,7 +300,9 @@ TEST(Lanes, SumAsRowsDo) {
                                problem(2, 20, 1, 1, {1, 9, 9}, {1, 7, 7}, {1, 1, 1}, {1, 1, 1}, {0, 3, 3}),
                                problem(5, 20, 1, 1, {1, 5, 6}, {1, 11, 13}, {1, 1, 1}, {1, 1, 1}, {0, 5, 6}),
                                problem(2, 20, 1, 1, {1, 9, 8}, {1, 15, 17}, {1, 2, 1}, {1, 1, 1}, {0, 7, 8}),
-                               problem(1, 20, 1, 1, {4, 5, 6}, {5, 5, 5}, {1, 1, 1}, {1, 1, 1}, {2, 2, 2})}) {
+                               problem(1, 20, 1, 1, {4, 5, 6}, {5, 5, 5}, {1, 1, 1}, {1, 1, 1}, {2, 2, 2}),
+                               // short planes from memory, fetched ahead
+                               problem(330, 83, 1, 1, {1, 13, 11}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1})}) {
         Call call(p, unknown, {DType::float32, DType::float32, DType::float32});
         Random random(28);
         call.fill_reals(random);
