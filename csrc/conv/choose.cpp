@@ -111,8 +111,8 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const bool winograd_may = automatic ? !strict : algorithm == Algorithm::winograd;
   const auto add = [&](std::unique_ptr<GuardedPass> pass) {
     if (!pass) return;
-    const double time = pass->nanoseconds();
-    all.push_back({std::move(pass), time});
+    const double time = pass->nanoseconds(), factor = pass->cost() / time;
+    all.push_back({std::move(pass), time, factor});
   };
   const bool asked = algorithm == Algorithm::matrix || algorithm == Algorithm::winograd;
   if (!asked && algorithm != Algorithm::blas)
@@ -127,7 +127,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   if (winograd_may) add(make_winograd(spec, native));
   if (asked && all.size() > 1) all.erase(all.begin());  // wherever it can serve
   const auto cost = [&](const Candidate& c) {
-    return c.nanoseconds * (&c == &all.front() && !asked ? kWorthwhile : 1);
+    return c.nanoseconds * c.factor * (&c == &all.front() && !asked ? kWorthwhile : 1);
   };
   std::iter_swap(all.begin(), std::min_element(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) {
                    return cost(a) < cost(b);
@@ -163,7 +163,8 @@ std::string reason(const PassSpec& spec, Algorithm algorithm) {
     bool first = true;
     for (const Candidate& c : others)
       if (c.nanoseconds < less_than && named.insert(c.name()).second)
-        text << (std::exchange(first, false) ? why : ", ") << c.name() << " with " << c.nanoseconds / 1e6 << " ms";
+        text << (std::exchange(first, false) ? why : ", ") << c.name() << " with " << c.nanoseconds / 1e6 << " ms"
+             << (c.factor > 1 ? ", one task at a time" : "");
   };
   list(able, std::numeric_limits<double>::infinity(), " expected, rather than ");
   PassSpec looser = spec;

@@ -10,10 +10,11 @@
 
 namespace convbwd {
 
-/// A pass, and the time that it is expected to take on one thread.
+/// A pass, the time that it is expected to take on one thread, and what counts for it more where it leaves a second one
+/// without work.
 struct Candidate {
   std::unique_ptr<Pass> pass;
-  double nanoseconds = 0;
+  double nanoseconds = 0, factor = 1;
   std::string name() const;
 };
 /// All that serve within the budget, or within what the problem may take where that is 0; at least one, the one to take

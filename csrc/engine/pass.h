@@ -83,8 +83,8 @@ class SlottedPass : public Pass {
   bool share(Index tasks, Index shared_bytes, Index slot_bytes, Index least = 1) {
     tasks_ = tasks, shared_bytes_ = shared_bytes, slot_bytes_ = slot_bytes;
     const Index left = static_cast<Index>(spec_.budget) - shared_bytes;
-    const Index room = slot_bytes > 0 ? left / slot_bytes : tasks;
-    slots_ = std::max<Index>(1, std::min({static_cast<Index>(spec_.threads), tasks, room}));
+    room_ = std::min(tasks, slot_bytes > 0 ? left / slot_bytes : tasks);
+    slots_ = std::max<Index>(1, std::min(static_cast<Index>(spec_.threads), room_));
     return left >= slot_bytes * std::min(least, tasks);
   }
   /// How many times as long so many threads take as if they shared the tasks evenly: those without one wait.
@@ -92,6 +92,8 @@ class SlottedPass : public Pass {
     return static_cast<double>(round_up(tasks_, threads)) / static_cast<double>(tasks_);
   }
   int slots() const { return static_cast<int>(slots_); }
+  /// Whether a second thread would find work.
+  bool serves_two() const { return room_ > 1; }
   std::string effort() const { return convbwd::effort(tasks_, slots_, workspace_bytes()); }
   std::byte* slot(std::byte* workspace, int number) const { return workspace + shared_bytes_ + number * slot_bytes_; }
 
@@ -99,7 +101,7 @@ class SlottedPass : public Pass {
   Index tasks_ = 1;
 
  private:
-  Index slots_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
+  Index slots_ = 1, room_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
 };
 
 /// A pass for operands of ordinary size: where it meets others, `direct_` computes the whole result again.
@@ -107,6 +109,8 @@ class GuardedPass : public SlottedPass {
  public:
   /// Of one thread, estimated.
   virtual double nanoseconds() const = 0;
+  /// The same, as it counts beside others.
+  virtual double cost() const { return nanoseconds(); }
   std::size_t workspace_bytes() const override {
     return std::max(SlottedPass::workspace_bytes(), direct_->workspace_bytes());
   }

@@ -344,7 +344,7 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
     const winograd::Choice<T> choice{kernels, transforms, direct};
     auto pass =
         to_w ? winograd::make_weights(spec, choice) : winograd::make_planned<winograd::Winograd<T>>(spec, choice);
-    if (pass && (!best || pass->nanoseconds() < best->nanoseconds())) best = std::move(pass);
+    if (pass && (!best || pass->cost() < best->cost())) best = std::move(pass);
   }
   return best;
 }

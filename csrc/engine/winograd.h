@@ -36,6 +36,9 @@ constexpr Index kWeightBlock = 4;                    // source channels whose we
 // a box alone.
 constexpr Index kNearBytes = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
 constexpr Index kMinTasks = 8;
+// A plan of so many products (0.1 ms) that runs one task at a time counts for so much more: the geometric mean of what
+// it costs one thread and two.
+constexpr double kMuchWork = 1 << 23, kAlone = 1.4;
 constexpr Index kStoreRows = 64;
 constexpr Index kMostRows = 6;        // that a tile reads
 constexpr Index kMostParts = 128;     // of a window
@@ -95,6 +98,9 @@ class Tiled : public GuardedPass {
         lanes_(kernels_.lanes),
         tap_(list_taps()) {}
   double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_); }
+  double cost() const override {
+    return nanoseconds() * (this->serves_two() || spec_.problem.products() < kMuchWork ? 1 : kAlone);
+  }
   Index3 tile() const override {
     return {step_.d, axes_[1].out * axes_[1].tile * step_.h, axes_[2].out * axes_[2].tile * step_.w};
   }
