@@ -9,10 +9,8 @@ function(convbwd_use_openblas target)
     return()
   endif()
 
-  set(prefix "")
-  find_package(OpenBLAS CONFIG QUIET)
+  find_package(OpenBLAS CONFIG QUIET)  # or what an earlier run found
   if(NOT OpenBLAS_FOUND AND (CONVBWD_BLAS STREQUAL "ON" OR NOT CONVBWD_BUILD_PYTHON))
-    set(prefix scipy_)
     find_package(Python COMPONENTS Interpreter QUIET)
     if(Python_Interpreter_FOUND)
       execute_process(
@@ -23,6 +21,10 @@ function(convbwd_use_openblas target)
   endif()
 
   if(OpenBLAS_FOUND)
+    set(prefix "")
+    if(OpenBLAS_LIBRARIES MATCHES "scipy_openblas")
+      set(prefix scipy_)
+    endif()
     message(STATUS "OpenBLAS ${OpenBLAS_VERSION}: ${OpenBLAS_LIBRARIES}")
     set_source_files_properties(engine/blas.cpp PROPERTIES
       COMPILE_DEFINITIONS "CONVBWD_HAVE_BLAS;CONVBWD_BLAS_PREFIX=${prefix}"
