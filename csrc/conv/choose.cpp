@@ -162,17 +162,17 @@ std::string reason(const PassSpec& spec, Algorithm algorithm) {
   const auto list = [&](const std::vector<Candidate>& others, double less_than, const std::string& why) {
     bool first = true;
     for (const Candidate& c : others)
-      if (c.nanoseconds < less_than && named.insert(c.name()).second)
+      if (c.nanoseconds * c.factor < less_than && named.insert(c.name()).second)
         text << (std::exchange(first, false) ? why : ", ") << c.name() << " with " << c.nanoseconds / 1e6 << " ms"
              << (c.factor > 1 ? ", one task at a time" : "");
   };
   list(able, std::numeric_limits<double>::infinity(), " expected, rather than ");
   PassSpec looser = spec;
   looser.precision = Precision::fast;
-  list(candidates(looser, algorithm), able[0].nanoseconds,
+  list(candidates(looser, algorithm), able[0].nanoseconds * able[0].factor,
        std::string("; precision '") + (spec.precision == Precision::strict ? "strict" : "default") + "' refuses ");
   looser.budget = kNoLimit;
-  list(candidates(looser, algorithm), able[0].nanoseconds, "; the limit of the workspace refuses ");
+  list(candidates(looser, algorithm), able[0].nanoseconds * able[0].factor, "; the limit of the workspace refuses ");
   return text.str();
 }
 

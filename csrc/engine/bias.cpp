@@ -8,7 +8,7 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBlock = 4096;  // elements of a block: each of its sums has 64, which stay accurate
+constexpr Index kBlock = 1024;  // elements of a block: short sums stay accurate
 constexpr Index kFew = 16;      // elements that take no longer one after the other
 constexpr Index kGroup = 16;    // channels of a task, where there is little to do for each, and of a copy
 

@@ -29,7 +29,7 @@ class Winograd final : public Tiled<T> {
         const double bytes = static_cast<double>(frequencies_ * static_cast<Index>(sizeof(T))) *
                              (this->sources() * static_cast<double>(cs_) + static_cast<double>(width_));
         const Index packed = frequencies_ * parts_ * cs_ * cd_ * static_cast<Index>(sizeof(T));
-        const Index shared = packed < kNearBytes * 2 / 3 ? kNearBytes - packed : kSharedBytes;
+        const Index shared = packed < kBesideWeights * 2 / 3 ? kBesideWeights - packed : kSharedBytes;
         const Index most = static_cast<Index>(static_cast<double>(prepack ? shared : kOwnBytes) / bytes);
         for (Index tiles = std::clamp(most, 2 * kLeastTiles, kMostTiles); tiles >= kLeastTiles; tiles = tiles * 3 / 4)
           for (const Index chunk : {2 * kChunk, kChunk})  // the weights of a long one take more room

@@ -1,11 +1,12 @@
 // Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(2x2, 2x2) (1.8 times), F(4x4, 3x3)
-// (4 times) and F(3x3, 4x4) (4 times) on h and w, or F(1x2, 1x3) (1.5 times) and F(1x4, 1x3) (2 times) on w alone; taps
-// along other axes summed directly.
+// and F(3x3, 4x4) (4 times, exact ones 2.9 times) on h and w, or F(1x2, 1x3) (1.5 times) and F(1x4, 1x3) (2 times) on w
+// alone; taps along other axes summed directly.
 //
-// Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to 4, 6, 9, 16 or 36
-// frequencies, each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk
-// at a time, so that F(2x2, 3x3) is no less accurate than straight sums. What transforms must not mix (values that are
-// not finite, or a few that dwarf the others) is noticed on the way; then the direct pass computes the whole result.
+// Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to 4, 6, 9, 16, 36 or
+// 49 frequencies, each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a
+// chunk at a time, so that exact transforms are no less accurate than straight sums. What transforms must not mix
+// (values that are not finite, or a few that dwarf the others) is noticed on the way; then the direct pass computes the
+// whole result.
 //
 // Larger windows are cut into parts of as many taps as the transform has, whose products are summed as frequencies: a
 // part reads the tiles that lie as far away as it does itself. Dilated windows are dense ones over every second, say,
@@ -34,7 +35,7 @@ constexpr Index kWeightBlock = 4;                    // source channels whose we
 // Transformed tiles and results of a box. They stay in L2, with shared weights where these are few (64 channels both
 // ways take 0.89 to 0.95 of the time); more of them pay for weights that come from further away, or are transformed for
 // a box alone.
-constexpr Index kNearBytes = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
+constexpr Index kBesideWeights = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
 constexpr Index kMinTasks = 8;
 // A plan of so many products (0.1 ms) that runs one task at a time counts for so much more: the geometric mean of what
 // it costs one thread and two.

@@ -248,7 +248,7 @@ T peak(const T* p, std::int64_t n, T enough) {
     total += sum[0][k];
   }
   if (total == 0) return T{};
-  if (!(top * values <= enough * total)) {
+  if (!(top / total * values <= enough)) {
     V<T> zeros{};
     for (i = 0; i < n; i += L) zeros += loadu(p + i) == 0 ? splat(T(1)) : V<T>{};
     for (int k = 0; k < L; ++k) values -= zeros[k];

@@ -33,7 +33,8 @@ Graph: TypeAlias = dict[Any, Any]
 
 _FAN_IN = 8  # partial sums that one task of a tree adds
 _WINOGRAD = 5  # SumKind of csrc/engine/pass.h
-_TILES = (2, 2), (4, 4), (3, 3), (1, 4), (1, 2), (2, 2)  # of KernelSet::winograd, in csrc/kernels/kernels.inl
+# Of KernelSet::winograd, in csrc/kernels/kernels.inl.
+_TILES = (2, 2), (4, 4), (3, 3), (1, 4), (1, 2), (2, 2), (4, 4), (3, 3)
 
 
 @dataclasses.dataclass(frozen=True)
