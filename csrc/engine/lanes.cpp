@@ -19,8 +19,8 @@ namespace {
 constexpr Index kTaskVectors = 1 << 15;  // vectors of products worth a task of its own
 constexpr Index kMinTasks = 16;
 constexpr std::size_t kMostListed = 1 << 17;  // taps of all calls, 2 MiB of a plan: 31x31 on 56x56 are 23,000
-// Images of so many bytes, x and y together, come from memory. There such short planes are no streams that the processor
-// foresees: fetched ahead, batches of 7x7 and 14x14 pixels take 0.42 to 0.8 of the time (Emerald Rapids).
+// Images of so many bytes, x and y together, come from memory. There such short planes are no streams that the
+// processor foresees: fetched ahead, batches of 7x7 and 14x14 pixels take 0.42 to 0.8 of the time (Emerald Rapids).
 constexpr Index kFarBytes = 16 << 20, kFarPlane = 2 << 10;
 constexpr Index kPacking = 256;  // pixels that a transposed weight is to meet: more images share a task until then
 
