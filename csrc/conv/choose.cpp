@@ -126,9 +126,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
     }
   if (winograd_may) add(make_winograd(spec, native));
   if (asked && all.size() > 1) all.erase(all.begin());  // wherever it can serve
-  const auto cost = [&](const Candidate& c) {
-    return c.nanoseconds * c.factor * (&c == &all.front() && !asked ? kWorthwhile : 1);
-  };
+  const auto cost = [&](const Candidate& c) { return c.cost() * (&c == &all.front() && !asked ? kWorthwhile : 1); };
   std::iter_swap(all.begin(), std::min_element(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) {
                    return cost(a) < cost(b);
                  }));
@@ -162,17 +160,17 @@ std::string reason(const PassSpec& spec, Algorithm algorithm) {
   const auto list = [&](const std::vector<Candidate>& others, double less_than, const std::string& why) {
     bool first = true;
     for (const Candidate& c : others)
-      if (c.nanoseconds * c.factor < less_than && named.insert(c.name()).second)
+      if (c.cost() < less_than && named.insert(c.name()).second)
         text << (std::exchange(first, false) ? why : ", ") << c.name() << " with " << c.nanoseconds / 1e6 << " ms"
              << (c.factor > 1 ? ", one task at a time" : "");
   };
   list(able, std::numeric_limits<double>::infinity(), " expected, rather than ");
   PassSpec looser = spec;
   looser.precision = Precision::fast;
-  list(candidates(looser, algorithm), able[0].nanoseconds * able[0].factor,
+  list(candidates(looser, algorithm), able[0].cost(),
        std::string("; precision '") + (spec.precision == Precision::strict ? "strict" : "default") + "' refuses ");
   looser.budget = kNoLimit;
-  list(candidates(looser, algorithm), able[0].nanoseconds * able[0].factor, "; the limit of the workspace refuses ");
+  list(candidates(looser, algorithm), able[0].cost(), "; the limit of the workspace refuses ");
   return text.str();
 }
 

@@ -15,6 +15,7 @@ namespace convbwd {
 struct Candidate {
   std::unique_ptr<Pass> pass;
   double nanoseconds = 0, factor = 1;
+  double cost() const { return nanoseconds * factor; }
   std::string name() const;
 };
 /// All that serve within the budget, or within what the problem may take where that is 0; at least one, the one to take
