@@ -253,7 +253,7 @@ TEST_P(Choices, FitTheProblem) {
 INSTANTIATE_TEST_SUITE_P(
     , Choices,
     testing::Values(
-        Choice{"Tiny", problem(1, 1, 2, 3, {1, 4, 4}, {1, 3, 3}), "gather y", "rows x", "gather w"},
+        Choice{"Tiny", problem(1, 1, 2, 3, {1, 4, 4}, {1, 3, 3}), "rows y", "rows x", "gather w"},
         Choice{"FewChannels", problem(1, 1, 2, 2, {1, 12, 12}, {1, 3, 3}), "rows y", "rows x", "dots w"},
         Choice{"Dense", kDense, "gather y", "gather x", "gather w"},
         Choice{"Strided", problem(1, 1, 32, 64, {1, 28, 28}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}), "gather y",

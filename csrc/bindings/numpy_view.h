@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "convbwd/types.hpp"
 
@@ -152,21 +153,27 @@ inline py::dtype numpy_dtype(DType type, std::initializer_list<const py::array*>
 /// A new C-contiguous array for a result; `tensor` views it. Large ones begin with a line of the cache, because vectors
 /// that span two take twice as long to store: NumPy aligns to 16 bytes, with which gradients of 512x512 weights of 6
 /// taps took 1.13 times as long (Zen 5).
-inline py::array new_array(DType type, const Shape& shape, std::initializer_list<const py::array*> inputs,
-                           Tensor& tensor, std::optional<DType> codes) {
+inline py::array new_array(DType type, Shape shape, std::initializer_list<const py::array*> inputs, Tensor& tensor,
+                           std::optional<DType> codes) {
   constexpr py::ssize_t kLine = 64, kLarge = 64 << 10;  // bytes
-  const py::dtype dtype = numpy_dtype(type, inputs, codes);
+  py::dtype dtype = numpy_dtype(type, inputs, codes);
   const auto size = static_cast<py::ssize_t>(size_of(type));
   py::ssize_t count = 1;
   for (const auto extent : shape) count *= extent;
   py::array array = [&] {
-    if (count * size < kLarge) return py::array(dtype, shape);
+    if (count * size < kLarge) {  // as py::array does, without its copies of the shape
+      const auto& numpy = py::detail::npy_api::get();
+      auto made = py::reinterpret_steal<py::object>(
+          numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, dtype.release().ptr(), static_cast<int>(shape.size()),
+                                      shape.data(), nullptr, nullptr, 0, nullptr));
+      if (!made) throw py::error_already_set();
+      return py::reinterpret_steal<py::array>(made.release());
+    }
     const py::array memory(dtype, count + kLine / size - 1);
     const auto skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % kLine;
     return py::array(dtype, shape, {}, static_cast<const std::byte*>(memory.data()) + skip, memory);
   }();
-  tensor = {array.mutable_data(), type, shape, Shape(array.strides(), array.strides() + array.ndim())};
-  for (auto& stride : tensor.strides) stride /= size;
+  tensor = {array.mutable_data(), type, std::move(shape), {}};
   return array;
 }
 

@@ -1,5 +1,10 @@
 #include "engine/estimate.h"
 
+#include <cmath>
+
+#include "engine/planes.h"
+#include "engine/rows_out.h"
+
 namespace convbwd {
 namespace {
 
@@ -68,10 +73,101 @@ double with_roles_exchanged(const Problem& p, const KernelSet<T>& k) {
   return gathered_weights(k, p.co, p.ci, static_cast<double>(p.taps() * p.y_plane()), p.ci * p.x_plane());
 }
 
-// Cycles of rows for a vector of pixels and a product: wide vectors lie across cache lines, so each load is two.
-double rows_cycles(Index results, int rows_mr) {
-  const auto block = [](Index rows) { return rows == 0 ? 0 : std::max(1.1, static_cast<double>(rows) / 2); };
-  return static_cast<double>(results / rows_mr) * block(rows_mr) + block(results % rows_mr);
+double every_product_inside(const Problem& p) {
+  double products = 1;
+  for (int a = 0; a < 3; ++a) {
+    const AxisSizes sizes = axis_sizes(p, a);
+    Index inside = 0;
+    for (Index t = 0; t < sizes.kernel; ++t) inside += valid_outputs(sizes, t).size();
+    products *= static_cast<double>(inside);
+  }
+  return std::max(1.0, products);
+}
+
+// What the kernels do in a cycle: two multiply-adds, or two loads, of which a vector across two lines of the cache is
+// two; a sum waits four for its last product.
+constexpr double kLatency = 4;
+
+// Cycles of rows for a product of `results` results with so many vectors of pixels.
+template <class T>
+double rows_cycles(Index vectors, Index results, const KernelSet<T>& kernels) {
+  const double loads = 1 + static_cast<double>(kernels.lanes) * sizeof(T) / 64;
+  double cycles = 0;
+  for (Index left = results; left > 0; left -= kernels.rows_mr) {
+    const Index rows = std::min<Index>(left, kernels.rows_mr);
+    const Index widest = std::min<Index>(8, (4 * kernels.rows_mr - 2) / (rows + 1));  // blocks of the kernel
+    Index v = vectors;
+    for (const Index block : {widest, std::min<Index>(widest, 2), Index{1}}) {
+      const auto r = static_cast<double>(rows), n = static_cast<double>(block);
+      cycles += static_cast<double>(v / block) * std::max({n * r / 2, (loads * n + r) / 2, kLatency});
+      v %= block;
+    }
+  }
+  return cycles;
+}
+
+// Cycles of a Rows and of a Gather pass. The factors were fitted to 300 problems of up to 32 results a pixel on an
+// Emerald Rapids (AVX-512 float32). The slower of the two is chosen by mistake for one in 10: that costs all of them
+// 2.3 % on average.
+template <class T>
+double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
+  constexpr double kProduct = 1.4, kSum = 4.3, kCall = 1020, kCopied = 0.41, kJoined = 1.3, kSplit = 0.72;
+  const Problem& p = spec.problem;
+  const bool to_x = spec.unknown == Unknown::x;
+  const Index sources = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
+  std::array<AxisMap, 3> maps;
+  for (int a = 0; a < 3; ++a) maps[a] = to_x ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  const Planes planes(maps, most_pixels(maps));
+  double cycles = kCopied * static_cast<double>(sources * planes.channel());
+  for (const PhaseSet& s : phase_sets(maps)) {
+    const Index depth = s.phase[0]->count, height = s.phase[1]->count, width = s.phase[2]->count;
+    if (s.taps == 0 || depth * height * width == 0) continue;
+    const Index vectors = ceil_div((depth - 1) * planes.plane() + (height - 1) * planes.row() + width, kernels.lanes);
+    const Index columns = s.columns(results), products = sources * s.taps, sums = ceil_div(products, kStraight);
+    cycles += kProduct * rows_cycles(vectors, columns, kernels) * static_cast<double>(products) +
+              static_cast<double>(sums) * (kSum * static_cast<double>(vectors * columns) +
+                                           kCall * static_cast<double>(ceil_div(columns, kernels.rows_mr)));
+  }
+  if (p.stride[0] * p.stride[1] * p.stride[2] > 1)
+    cycles += to_x ? kJoined * static_cast<double>(results * p.x_plane())
+                   : kSplit * static_cast<double>(sources * p.x_plane());
+  return static_cast<double>(p.n * p.groups) * cycles;
+}
+
+template <class T>
+double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
+  constexpr double kBox = 480, kTile = 8;  // pixels
+  constexpr double kProduct = 1.36, kRectangle = 127, kPixel = 19, kPacked = 0.5, kPass = 1030;
+  const Problem& p = spec.problem;
+  const bool to_x = spec.unknown == Unknown::x;
+  const Index sources = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
+  std::array<AxisMap, 3> maps;
+  for (int a = 0; a < 3; ++a) maps[a] = to_x ? map_patches(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  const std::vector<PhaseSet> sets = phase_sets(maps);
+  double volume = 0;
+  for (const PhaseSet& s : sets)
+    volume += static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
+  const auto images = static_cast<double>(p.n);
+  const double together = std::clamp(kBox / volume, 1.0, images);  // images of a box, of which one may take several
+  const double turns = static_cast<double>(p.groups) * std::ceil(images / together),
+               boxes = std::max(1.0, volume / kBox);
+  double cycles = boxes * kPacked * static_cast<double>(sources * results * p.taps());
+  for (const PhaseSet& s : sets) {
+    if (s.taps == 0) continue;
+    const auto vectors = static_cast<double>(ceil_div(s.columns(results), kernels.lanes));
+    for (const Phase::Run& d : s.phase[0]->runs)
+      for (const Phase::Run& h : s.phase[1]->runs)
+        for (const Phase::Run& w : s.phase[2]->runs) {
+          const double pixels =
+              together * static_cast<double>((d.end - d.begin) * (h.end - h.begin) * (w.end - w.begin));
+          const double whole = std::floor(pixels / kTile), rest = pixels - whole * kTile;
+          const double product =
+              whole * std::max(kLatency, kTile * vectors / 2) + (rest > 0 ? std::max(kLatency, rest * vectors / 2) : 0);
+          const auto taps = static_cast<double>(d.inside.size() * h.inside.size() * w.inside.size());
+          cycles += kProduct * product * taps * static_cast<double>(sources) + boxes * kRectangle;
+        }
+  }
+  return kPass + turns * cycles + kPixel * images * static_cast<double>(p.groups * (to_x ? p.x_plane() : p.y_plane()));
 }
 
 }  // namespace
@@ -90,48 +186,42 @@ Index width_of_results(const PassSpec& spec) {
   return width;
 }
 
-// In cycles of a core with two multiply-adds and two loads each, for a source channel of an image of a group. The
-// factors make it agree with 36 problems of 1 to 24 channels, strides of 1 and 2, 7 to 1024 pixels a row (AVX-512):
-// within 20 % where the two are close.
 template <class T>
 bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels) {
-  constexpr double kPlane = 80, kCopied = 0.4, kStored = 0.3, kTransposed = 0.5;  // a plane, an element
-  constexpr double kAcross = 4, kCall = 100;  // the sum of a vector's lanes, a call of the gathering kernel
   const Problem& p = spec.problem;
-  const bool of_w = spec.unknown == Unknown::w, to_x = spec.unknown == Unknown::x;
+  const bool of_w = spec.unknown == Unknown::w;
   // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
   if (of_w && outer_product(p)) return std::max(p.ci, p.co) <= kFewChannels;
   const bool exchanges = of_w && exchanges_roles(p, kernels);
-  // Pointwise problems may be read in place, depthwise ones are compared with lanes.
-  if (width > (p.pointwise() || p.depthwise() ? 1 : 2) * kFewChannels) return false;
+  // Pointwise problems may be read in place, depthwise ones are compared with lanes. Of others, wider results were
+  // hardly ever quicker so.
+  const Index most = p.pointwise() || p.depthwise() ? 1 : of_w ? 2 : spec.unknown == Unknown::x ? 4 : 3;
+  if (width > most * kFewChannels) return false;
   if ((p.pointwise() && !exchanges) || p.depthwise()) return true;
-  const int lanes = kernels.lanes;
-  const auto results = static_cast<double>(width), sources = static_cast<double>(to_x ? p.co : p.ci);
+  if (!of_w) return rows_pass_cycles(spec, kernels) < gather_pass_cycles(spec, kernels);
+  // In cycles, for an input channel of an image of a group. The factors make it agree with 36 problems of 1 to 24
+  // channels, strides of 1 and 2, 7 to 1024 pixels a row (AVX-512): within 20 % where the two are close.
+  constexpr double kPlane = 80, kCopied = 0.4;  // a plane, an element
+  constexpr double kAcross = 4, kCall = 100;    // the sum of a vector's lanes, a call of the gathering kernel
+  const auto results = static_cast<double>(width), sources = static_cast<double>(p.ci),
+             images = static_cast<double>(p.n);
   const auto x_plane = static_cast<double>(p.x_plane()), y_plane = static_cast<double>(p.y_plane());
-  const double taps = static_cast<double>(p.taps()) * static_cast<double>(to_x ? p.ci : p.co) / results;
+  const auto taps = static_cast<double>(p.taps());
   const double strided = p.stride[0] * p.stride[1] * p.stride[2] > 1 ? 2 : 1;
   const double border = static_cast<double>((p.w[2] - 1) * p.dilation[2]) / static_cast<double>(p.y[2] * p.stride[2]);
-  const double vectors = taps * y_plane * (1 + border) / lanes;
-  // Of the gathering kernel, whose tiles of one vector are full where many pixels lie side by side. It is called anew
-  // for pixels, or taps, that reach over a border otherwise.
-  const double tall = of_w ? 0.69 : std::min(0.69, 0.58 + 1.6 / static_cast<double>(to_x ? p.x[2] : p.y[2]));
+  const double vectors = taps * y_plane * (1 + border) / kernels.lanes;
+  // Tiles of one vector are full where many pixels lie side by side. The kernel is called anew for taps that reach over
+  // a border otherwise.
   double calls = 1;
-  for (std::size_t a = 0; a < 3; ++a) calls *= to_x || p.pad_before[a] > 0 ? static_cast<double>(p.w[a]) : 1;
+  for (std::size_t a = 0; a < 3; ++a) calls *= p.pad_before[a] > 0 ? static_cast<double>(p.w[a]) : 1;
   const double gathered =
       (exchanges ? with_roles_exchanged(p, kernels) / sources
-                 : taps * y_plane * (width <= lanes ? tall : 0.53 * static_cast<double>(ceil_div(width, lanes)))) +
-      kCall * calls / sources / (of_w ? static_cast<double>(p.n) : 1);
-  if (of_w) {
-    const double copied =
-        2 * kPlane + (p.pointwise() ? 0 : kCopied * (strided * x_plane + y_plane * results / sources));
-    const double stored = 2 * taps * results / static_cast<double>(p.n);
-    return (p.w[0] > 1 ? 1.75 : 1.2) * results * (vectors / 2 + kAcross * taps) + copied < gathered + stored;
-  }
-  const double source = to_x ? y_plane : strided * x_plane, result = (to_x ? x_plane : y_plane) * results / sources;
-  const double rows = 1.2 * (vectors * rows_cycles(width, kernels.rows_mr) + kPlane +
-                             kCopied * source * static_cast<double>(p.w[0]) + kStored * strided * result);
-  // Phases have fewer pixels each.
-  return rows < (strided > 1 ? 1.1 : 1) * gathered + kTransposed * result;
+                 : every_product_inside(p) *
+                       (width <= kernels.lanes ? 0.69 : 0.53 * static_cast<double>(ceil_div(width, kernels.lanes)))) +
+      kCall * calls / sources / images;
+  const double copied = 2 * kPlane + (p.pointwise() ? 0 : kCopied * (strided * x_plane + y_plane * results / sources));
+  const double stored = 2 * taps * results / images;
+  return (p.w[0] > 1 ? 1.75 : 1.2) * results * (vectors / 2 + kAcross * taps) + copied < gathered + stored;
 }
 
 template <class T>
@@ -164,15 +254,7 @@ bool unrolls_patches(const Problem& p, const KernelSet<T>& kernels) {
 }
 
 double products_inside(const Problem& p) {
-  if (p.dilation == Index3{1, 1, 1}) return static_cast<double>(p.y_plane() * p.taps());
-  double products = 1;
-  for (int a = 0; a < 3; ++a) {
-    const AxisSizes sizes = axis_sizes(p, a);
-    Index inside = 0;
-    for (Index t = 0; t < sizes.kernel; ++t) inside += valid_outputs(sizes, t).size();
-    products *= static_cast<double>(inside);
-  }
-  return std::max(1.0, products);
+  return p.dilation == Index3{1, 1, 1} ? static_cast<double>(p.y_plane() * p.taps()) : every_product_inside(p);
 }
 
 template <class T>
