@@ -137,7 +137,7 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
 template <class T>
 double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   constexpr double kBox = 480, kTile = 8;  // pixels
-  constexpr double kProduct = 1.36, kRectangle = 127, kPixel = 19, kPacked = 0.5, kPass = 1030;
+  constexpr double kProduct = 1.36, kRectangle = 127, kPixel = 19, kPacked = 0.5, kScattered = 2, kPass = 1030;
   const Problem& p = spec.problem;
   const bool to_x = spec.unknown == Unknown::x;
   const Index sources = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
@@ -151,9 +151,12 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   const double together = std::clamp(kBox / volume, 1.0, images);  // images of a box, of which one may take several
   const double turns = static_cast<double>(p.groups) * std::ceil(images / together),
                boxes = std::max(1.0, volume / kBox);
-  double cycles = boxes * kPacked * static_cast<double>(sources * results * p.taps());
+  double cycles = 0;
   for (const PhaseSet& s : sets) {
     if (s.taps == 0) continue;
+    // Of members with several taps each, those of a column lie apart.
+    cycles += boxes * (s.members > 1 && s.taps > 1 ? kScattered : kPacked) *
+              static_cast<double>(sources * s.columns(results) * s.taps);
     const auto vectors = static_cast<double>(ceil_div(s.columns(results), kernels.lanes));
     for (const Phase::Run& d : s.phase[0]->runs)
       for (const Phase::Run& h : s.phase[1]->runs)
