@@ -21,7 +21,7 @@ inline constexpr const char* kOut[] = {"out[0]", "out[1]", "out[2]"};
 // Where the results of a call shall go: `out` as it was given, three objects of which any may be None.
 struct Out {
   std::array<py::object, 3> given{py::none(), py::none(), py::none()};
-  std::array<py::array, 3> arrays;
+  std::array<std::optional<py::array>, 3> arrays;  // a default array would allocate
   std::array<Tensor, 3> tensors;
   bool made = false;  // some of them here
 
@@ -67,12 +67,12 @@ struct Out {
       const Result& result = plan.results()[i];
       if (given[i].is_none()) {
         made = true;
-        given[i] = arrays[i] = new_result(request, result, i, inputs, tensors[i], codes);
+        given[i] = arrays[i].emplace(new_result(request, result, i, inputs, tensors[i], codes));
         continue;
       }
       const std::string start = std::string(request.function) + ": " + kOut[i];
       const bool packed = tensors[i].packing.has_value();
-      const py::object shape = packed ? py::tuple(py::cast(tensors[i].shape)) : arrays[i].attr("shape");
+      const py::object shape = packed ? py::tuple(py::cast(tensors[i].shape)) : arrays[i]->attr("shape");
       const py::tuple expected = py::tuple(py::cast(packed ? result.shape : result_shape(request, result, i)));
       if (!shape.equal(expected))
         throw Error(ErrorKind::value,
@@ -127,16 +127,16 @@ struct Backward {
     for (std::size_t i = 0; i < 3 && !out_.is_none(); ++i) {
       if (!request.output_mask[i]) continue;
       for (const auto& [name, operand] : operands)
-        refuse_overlap(request.function, out.arrays[i], kOut[i], *operand, name);
+        refuse_overlap(request.function, *out.arrays[i], kOut[i], *operand, name);
       for (std::size_t j = 0; j < i; ++j)
-        if (request.output_mask[j]) refuse_overlap(request.function, out.arrays[i], kOut[i], out.arrays[j], kOut[j]);
+        if (request.output_mask[j]) refuse_overlap(request.function, *out.arrays[i], kOut[i], *out.arrays[j], kOut[j]);
     }
     const std::span<std::byte> workspace = workspace_for(plan.workspace_bytes());
     for (std::size_t i = 0; i < 3 && !workspace.empty(); ++i) {
       const py::array& operand = *operands[i].second;
       refuse_overlap(request.function, workspace, Layout(operand).extent(operand.data()));
       if (!out.given[i].is_none())
-        refuse_overlap(request.function, workspace, Layout(out.arrays[i]).extent(out.arrays[i].data()));
+        refuse_overlap(request.function, workspace, Layout(*out.arrays[i]).extent(out.arrays[i]->data()));
     }
     {
       const py::gil_scoped_release release;

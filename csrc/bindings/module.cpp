@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "bindings/ascend.h"
 #include "bindings/layouts.h"
@@ -22,7 +23,7 @@ py::object backward(py::handle grad_output, py::handle input, py::handle weight,
                     py::handle dtype, py::handle out, py::handle accumulate, py::handle per_sample, const Sums& sums) {
   Request request;
   request.sums = sums;
-  Backward call(request, dtype, grad_output, input, weight);
+  Backward call(std::move(request), dtype, grad_output, input, weight);
   call.read(bias_sizes, output_mask, accumulate, per_sample,
             {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
              cube_math_type, soc});
@@ -36,7 +37,7 @@ BackwardPlan plan_backward(py::handle grad_output, py::handle input, py::handle 
                            py::handle dtype, py::handle accumulate, py::handle per_sample) {
   Request request;
   request.function = "plan";
-  Backward call(request, dtype, grad_output, input, weight);
+  Backward call(std::move(request), dtype, grad_output, input, weight);
   call.read(bias_sizes, output_mask, accumulate, per_sample,
             {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
              cube_math_type, soc});
