@@ -7,9 +7,12 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxPixels = 480;         // flat optimum from 240 to 960 pixels and
-constexpr Index kReduction = 768;         // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
-constexpr Index kFarReduction = 256;      // the same of weights in rows that may meet in one set of the caches
+constexpr Index kBoxPixels = 480;     // flat optimum from 240 to 960 pixels and
+constexpr Index kReduction = 768;     // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
+constexpr Index kFarReduction = 256;  // the same of weights in rows that may meet in one set of the caches
+// The same of channels whose planes meet: their lines of a pixel share few sets of an L2, too (16 ways; 1x1 with stride
+// 2, 32x32 and 64x64 results: chunks of 512 took 1.3 to 1.7 times as long, Emerald Rapids). Pointwise passes pack them.
+constexpr Index kMeetingReduction = 128;
 constexpr Index kTileBytes = 256 << 10;   // results of a task: stay in L2 beside panels and images
 constexpr Index kOwnTileBytes = 1 << 20;  // where each task packs its own panels: larger boxes pack less
 constexpr Index kLeastShared = 64;        // pixels of a box that shares its panels
@@ -410,6 +413,8 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   Index chunk = weights_may_stay_ && !one_member_ ? kFarReduction : affordable(unit(widest));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
   chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
+  if (!p.pointwise() && (to_x_ ? p.y_plane() : p.x_plane()) * item % kSameSets == 0)
+    chunk = std::min(chunk, kMeetingReduction);
   const Index kept = spec_.sums[3];
   chunk_ = kept > 0 ? std::min(cs_, kept / 2) : ceil_div(cs_, ceil_div(cs_, chunk));
   blocked_ = kept > 0 ? kept % 2 == 1 : chunk_ * max_taps_ > kStraight;
