@@ -197,9 +197,7 @@ py::array new_result(const Request& request, const Result& result, std::size_t i
                      std::initializer_list<const py::array*> inputs, Tensor& tensor, std::optional<DType> codes) {
   py::array array = new_array(result.dtype, result_shape(request, result, i), inputs, tensor, codes);
   if (i == 0 && request.channels_last) {
-    tensor.strides.assign(tensor.shape.size(), 1);
-    for (std::size_t a = tensor.shape.size() - 1; a-- > 0;)
-      tensor.strides[a] = tensor.strides[a + 1] * tensor.shape[a + 1];
+    for (py::ssize_t a = 0; a < array.ndim(); ++a) tensor.strides.push_back(array.strides(a) / array.itemsize());
     to_channels_first(tensor.shape, request.weight.shape.size());
     to_channels_first(tensor.strides, request.weight.shape.size());
   }

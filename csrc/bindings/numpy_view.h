@@ -163,11 +163,11 @@ inline py::array new_array(DType type, Shape shape, std::initializer_list<const 
   py::array array = [&] {
     if (count * size < kLarge) {  // as py::array does, without its copies of the shape
       const auto& numpy = py::detail::npy_api::get();
-      auto made = py::reinterpret_steal<py::object>(
+      auto made = py::reinterpret_steal<py::array>(
           numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, dtype.release().ptr(), static_cast<int>(shape.size()),
                                       shape.data(), nullptr, nullptr, 0, nullptr));
       if (!made) throw py::error_already_set();
-      return py::reinterpret_steal<py::array>(made.release());
+      return made;
     }
     const py::array memory(dtype, count + kLine / size - 1);
     const auto skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % kLine;
