@@ -228,6 +228,23 @@ TEST_F(PlanTest, ExplainsThreadsAndRefusals) {
   EXPECT_NE(text.find("; precision 'strict' refuses winograd w"), std::string::npos) << text;
 }
 
+// One image of few channels: rows are cut where it is a single box, and the budget holds two slots.
+TEST_F(PlanTest, SharesSingleImages) {
+  if (!supported(Isa::avx512)) return;
+  set_isa(Isa::avx512);  // others choose other passes
+  set_num_threads(2);
+  for (const Problem& p :
+       {problem(1, 1, 1, 16, {1, 123, 123}, {1, 3, 3}), problem(1, 1, 1, 96, {1, 98, 28}, {1, 19, 28}),
+        problem(1, 1, 16, 16, {1, 112, 112}, {1, 1, 1}), problem(1, 1, 240, 40, {1, 14, 14}, {1, 1, 1})}) {
+    const std::string text = Plan::make(backward(p)).explain();
+    for (const char* result : {"\ngrad_input: ", "\ngrad_weight: "}) {
+      const std::size_t begin = text.find(result) + 1;
+      const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+      EXPECT_NE(line.find(" on 2 threads, "), std::string::npos) << line;
+    }
+  }
+}
+
 struct Choice {
   const char* name;
   Problem problem;

@@ -27,8 +27,9 @@ namespace {
 
 constexpr int kMaxSlots = 256;  // a mistyped thread count must not use up the threads of the process
 
-// About 10 to 50 microseconds: longer than the gap between the passes of one call, far shorter than a time slice.
-constexpr int kSpins = 1000;
+// About 40 to 200 microseconds: longer than a pass of one task between two that are shared (a thread that sleeps comes
+// too late for 20 microseconds of work, and waking it takes some of them), far shorter than a time slice.
+constexpr int kSpins = 4000;
 
 void relax() {
 #if defined(__x86_64__)

@@ -17,7 +17,7 @@ constexpr Index kCopyBytes = 32 << 10;   // of the image that are copied at a ti
 constexpr Index kShort = 128, kFewPixels = 24;
 constexpr double kLittle = 1 << 16;  // products of a problem: more would take noticeably longer
 constexpr Index kMinTasks = 8;
-constexpr double kShared = 1 << 21;  // products that two tasks share where slabs do not fit: 20 us
+constexpr double kShared = 1 << 20;  // products that two tasks share where slabs do not fit: 15 us
 // Of images whose short rows are summed across: those of 64 images of 64 channels 4x4 (262 KB) take 1.26 times as long,
 // of 3x3 (147 KB) 0.92 times, of 1x1 0.8 times wherever they are (Zen 5).
 constexpr Index kNearBytes = 160 << 10;

@@ -15,7 +15,7 @@ constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
 constexpr Index kPacking = 64;  // vectors that a packed weight is to meet: more images share a task until then
 // The same, where a channel has its own: 2048 rows of 256 pixels, 8 images, take 0.45 of the time (Zen 5).
 constexpr Index kPackingAlone = 8;
-constexpr double kShared = 1 << 22;    // products of a pass that two threads share, if their boxes fit
+constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
 constexpr Index kInPlacePixels = 96,
@@ -120,6 +120,8 @@ bool Rows<T>::plan() {
       // before that, as long as they make a straight sum.
       if (box_q_[0] > 1)
         box_q_[0] = ceil_div(box_q_[0], 2);
+      else if (plain_ && box_q_[1] > 1 && box_q_[1] * box_q_[2] > 4 * kInPlacePixels)  // no borders
+        box_q_[1] = ceil_div(box_q_[1], 2);
       else if (chunk_ > least && !fixed)
         chunk_ = std::max(least, ceil_div(chunk_, 2));
       else if (box_q_[1] > 8)
@@ -149,7 +151,9 @@ bool Rows<T>::plan() {
     fits(std::min(budget, kBoxBytes));
   }
   const Index images = p.n * p.groups;
-  while (p.products() >= kMuchWork && images * boxes_ < kMinTasks && box_q_[1] > 8) {
+  const Index shares = std::min<Index>(spec_.threads, static_cast<Index>(2 * p.products() / kShared));
+  const Index wanted = p.products() >= kMuchWork ? kMinTasks : shares;
+  while (images * boxes_ < wanted && box_q_[1] > 8) {
     box_q_[1] = ceil_div(box_q_[1], 2);
     bytes = measure();
   }
