@@ -206,6 +206,11 @@ TEST_F(PlanTest, HasAPassForEachResultThatIsWanted) {
   EXPECT_NE(Plan::make(forward(kDense)).explain().find("\noutput: "), std::string::npos);
 }
 
+std::string line_of(const std::string& text, const std::string& result) {
+  const std::size_t begin = text.find('\n' + result) + 1;
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
 // Each gradient says who computes it; and what would take less time, where something forbids it.
 TEST_F(PlanTest, ExplainsThreadsAndRefusals) {
   const Problem p = problem(4, 1, 64, 64, {1, 56, 56}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
@@ -213,9 +218,8 @@ TEST_F(PlanTest, ExplainsThreadsAndRefusals) {
   for (const int threads : {1, 2}) {
     set_num_threads(threads);
     const std::string text = Plan::make(r).explain();
-    for (const char* result : {"\ngrad_input: ", "\ngrad_weight: ", "\ngrad_bias: "}) {
-      const std::size_t begin = text.find(result) + 1;
-      const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+    for (const char* result : {"grad_input: ", "grad_weight: ", "grad_bias: "}) {
+      const std::string line = line_of(text, result);
       EXPECT_NE(line.find(threads == 1 ? " on 1 thread, " : " on 2 threads, "), std::string::npos) << line;
     }
   }
@@ -230,16 +234,15 @@ TEST_F(PlanTest, ExplainsThreadsAndRefusals) {
 
 // One image of few channels: rows are cut where it is a single box, and the budget holds two slots.
 TEST_F(PlanTest, SharesSingleImages) {
-  if (!supported(Isa::avx512)) return;
-  set_isa(Isa::avx512);  // others choose other passes
+  if (!supported(Isa::avx512)) GTEST_SKIP() << "others choose other passes";
+  set_isa(Isa::avx512);
   set_num_threads(2);
   for (const Problem& p :
        {problem(1, 1, 1, 16, {1, 123, 123}, {1, 3, 3}), problem(1, 1, 1, 96, {1, 98, 28}, {1, 19, 28}),
         problem(1, 1, 16, 16, {1, 112, 112}, {1, 1, 1}), problem(1, 1, 240, 40, {1, 14, 14}, {1, 1, 1})}) {
     const std::string text = Plan::make(backward(p)).explain();
-    for (const char* result : {"\ngrad_input: ", "\ngrad_weight: "}) {
-      const std::size_t begin = text.find(result) + 1;
-      const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+    for (const char* result : {"grad_input: ", "grad_weight: "}) {
+      const std::string line = line_of(text, result);
       EXPECT_NE(line.find(" on 2 threads, "), std::string::npos) << line;
     }
   }

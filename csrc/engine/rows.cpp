@@ -117,10 +117,11 @@ bool Rows<T>::plan() {
     box_q_ = count_;
     while ((bytes = measure()) > limit) {
       // Boxes have borders, and rows shorter than a few vectors are mostly border: fewer source channels at a time
-      // before that, as long as they make a straight sum.
+      // before that, as long as they make a straight sum. Without borders fewer rows take less: 0.8 of the time of
+      // chunks of 8 for 16 channels 112x112 (Emerald Rapids).
       if (box_q_[0] > 1)
         box_q_[0] = ceil_div(box_q_[0], 2);
-      else if (plain_ && box_q_[1] > 1 && box_q_[1] * box_q_[2] > 4 * kInPlacePixels)  // no borders
+      else if (plain_ && box_q_[1] > 1 && box_q_[1] * box_q_[2] > 4 * kInPlacePixels)
         box_q_[1] = ceil_div(box_q_[1], 2);
       else if (chunk_ > least && !fixed)
         chunk_ = std::max(least, ceil_div(chunk_, 2));
