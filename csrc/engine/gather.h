@@ -115,8 +115,8 @@ class Gather final : public SlottedPass {
   void each_block(Index columns, F&& f) const;  // f(first column, columns, kernel)
 
   void pack(const Operands& o, Index g, Index c0, Index channels, Index k0, Index k, const Slot& slot, T* panels) const;
-  bool list_members(const View& w, const PhaseSet& s, Index* member) const;
-  void pack_block(const View& w, const PhaseSet& s, Index channels, Index n0, Index n, Index nr, Index k, bool dense,
+  void list_members(const View& w, const PhaseSet& s, Index* member) const;
+  void pack_block(const View& w, const PhaseSet& s, Index channels, Index n0, Index n, Index nr, Index k,
                   const Slot& slot, T* panel) const;
   Index list_pixels(const PhaseSet& s, const Box& b, const Source& x, Index first, std::ptrdiff_t* row,
                     std::ptrdiff_t* pos, Rect* rects) const;

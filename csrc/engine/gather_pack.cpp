@@ -9,6 +9,7 @@ constexpr Index kWidened = 32;  // elements of a row that take no longer to wide
 // Rows of weights begin where no prefetcher looks: packing took a fifth longer. One row ahead is too late where they
 // come from memory: dx of 256 channels 10x16, 5x5, took 1.15 times as long (Zen 5).
 constexpr Index kAhead = 2;
+constexpr Index kPiece = 4;  // columns that are copied at a time rather than one by one
 
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
 template <class T>
@@ -25,9 +26,9 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   const bool taps_dense = dense_planes(w);
   if (!one_member_ || !taps_dense) {
     for (const PhaseSet& s : sets_) {
-      const bool dense = list_members(w, s, slot.member) && !member_major_;
+      list_members(w, s, slot.member);
       each_block(s.columns(channels), [&](Index n0, Index n, const GatherKernel<T>& kernel) {
-        pack_block(w, s, channels, n0, n, kernel.nr, k, dense, slot, panels + n0 * s.taps * k);
+        pack_block(w, s, channels, n0, n, kernel.nr, k, slot, panels + n0 * s.taps * k);
       });
       panels += s.taps * round_up(s.columns(channels), kernels_.lanes) * k;
     }
@@ -64,73 +65,70 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   });
 }
 
-// Where the weights of each tap and member are in those of a channel, member[tap][member]; whether those of a set
-// follow each other, from channel to channel too.
+// Where the weights of each tap and member are in those of a channel: member[tap][member].
 template <class T>
-bool Gather<T>::list_members(const View& w, const PhaseSet& s, Index* member) const {
+void Gather<T>::list_members(const View& w, const PhaseSet& s, Index* member) const {
   const auto& [fd, fh, fw] = s.phase;
-  bool dense = s.taps == 1 && w.stride[4] == 1 && w.stride[weight_n_] == s.members;
-  const Index* const first = member;
   for (std::size_t td = 0; td < fd->offset.size(); ++td)
     for (std::size_t th = 0; th < fh->offset.size(); ++th)
       for (std::size_t tw = 0; tw < fw->offset.size(); ++tw)
         for (const auto& md : fd->members)
           for (const auto& mh : fh->members)
-            for (const auto& mw : fw->members) {
-              *member = md.tap[td] * w.stride[2] + mh.tap[th] * w.stride[3] + mw.tap[tw] * w.stride[4];
-              dense &= member == first || *member == member[-1] + 1;
-              ++member;
-            }
-  return dense;
+            for (const auto& mw : fw->members)
+              *member++ = md.tap[td] * w.stride[2] + mh.tap[th] * w.stride[3] + mw.tap[tw] * w.stride[4];
 }
 
 // One panel whose columns are members of a phase, or of weights with any strides.
 template <class T>
 void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Index n0, Index n, Index nr, Index k,
-                           bool dense, const Slot& slot, T* panel) const {
+                           const Slot& slot, T* panel) const {
   const Index sn = w.stride[weight_n_], taps = spec_.problem.taps();
   const bool rows_dense = sn == taps && dense_planes(w);
+  const bool in_steps = w.run(weight_k_, 0, k) == k;
   // Channels of these columns: where all their taps lie in one row of w, it is loaded as a whole for each k.
-  Index pick[kMaxColumns];
+  Index pick[kMaxColumns], piece[kMaxColumns + 1];
   const Index c0 = member_major_ ? 0 : n0 / s.members;
   const Index c1 = member_major_ ? channels : (n0 + n - 1) / s.members + 1;
   const bool widens = w.dtype != compute_dtype<T>;
   const bool in_row = rows_dense && (!widens || (c1 - c0) * taps <= kWidened * n);
+  const Index first = in_row ? c0 * sn : 0;
   for (Index tap = 0; tap < s.taps; ++tap) {
     const Index* const offset = slot.member + tap * s.members;
-    // Where the columns are: in w, or in the row of their channels.
+    // Where the columns are, and where those begin that do not follow the one before.
     Index channel = member_major_ ? n0 % channels : c0, member = member_major_ ? n0 / channels : n0 % s.members;
+    Index pieces = 0;
     for (Index j = 0; j < n; ++j) {
-      pick[j] = (in_row ? (channel - c0) * taps : w.along(weight_n_, channel)) + offset[member];
+      pick[j] = w.along(weight_n_, channel) + offset[member] - first;
+      if (j == 0 || pick[j] != pick[j - 1] + 1) piece[pieces++] = j;
       if (member_major_) {
         if (++channel == channels) channel = 0, ++member;
       } else if (++member == s.members) {
         member = 0, ++channel;
       }
     }
-    if (dense && w.run(weight_k_, 0, k) == k) {
-      kernels_.pad[static_cast<int>(w.dtype)](panel, nr, advance(w.data, w.dtype, n0 + offset[0]), w.stride[weight_k_],
-                                              1, k, 0, n, nr - n);
+    piece[pieces] = n;
+    if (in_steps && (pieces - 1) * kPiece < n) {
+      for (const Index* i = piece; i < piece + pieces; ++i)
+        kernels_.pad[static_cast<int>(w.dtype)](panel + i[0], nr, advance(w.data, w.dtype, first + pick[i[0]]),
+                                                w.stride[weight_k_], 1, k, 0, i[1] - i[0], i[1] == n ? nr - n : 0);
       panel += k * nr;
       continue;
     }
     for (Index c = 0; c < k; ++c, panel += nr) {
-      const void* from = advance(w.data, w.dtype, w.along(weight_k_, c));
+      const std::byte* from = advance(w.data, w.dtype, w.along(weight_k_, c) + first);
       std::fill(panel + n, panel + nr, T{});
       if (s.members == 1) {
         for (Index j = 0, run = 0; j < n; j += run) {
           run = w.run(weight_n_, n0 + j, n - j);
-          const Index at = w.along(weight_n_, n0 + j) + offset[0];
-          load_row(kernels_, panel + j, advance(from, w.dtype, at), w.dtype, sn, run);
+          load_row(kernels_, panel + j, advance(from, w.dtype, pick[j]), w.dtype, sn, run);
         }
         continue;
       }
       if (in_row) {
-        const void* rows = advance(from, w.dtype, c0 * sn);
         if (tap == 0 && c + kAhead < k && !member_major_)
-          prefetch_rows(advance(rows, w.dtype, kAhead * w.stride[weight_k_]), w.dtype, 0, 1, (c1 - c0) * taps);
-        const T* row = widens ? slot.taps : static_cast<const T*>(rows);
-        if (widens) load_row(kernels_, slot.taps, rows, w.dtype, 1, (c1 - c0) * taps);
+          prefetch_rows(advance(from, w.dtype, kAhead * w.stride[weight_k_]), w.dtype, 0, 1, (c1 - c0) * taps);
+        const T* row = widens ? slot.taps : reinterpret_cast<const T*>(from);
+        if (widens) load_row(kernels_, slot.taps, from, w.dtype, 1, (c1 - c0) * taps);
         for (Index j = 0; j < n; ++j) panel[j] = row[pick[j]];
         continue;
       }

@@ -55,7 +55,7 @@ class Rows final : public SlottedPass {
   std::vector<PhaseSet> sets_;
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
   std::vector<std::vector<Index>> tap_;              // of each set: [member][tap], its index among the taps of w
-  std::vector<Index> order_;                         // the taps as packed, where a source has one result: depthwise
+  std::vector<Index> order_;                         // the taps as packed, where a source has one channel of results
   Index cs_, cd_, max_streams_ = 0;
   bool plain_;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
@@ -221,8 +221,16 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
                    advance(w.data, w.dtype, w.offset({k0, c0, d, h, 0})), w.dtype, w.stride[4],
                    taps_dense ? taps : p.w[2]);
       T* weights = slot.weights;
-      if (count == 1 && cd_ == 1) {
-        for (const Index tap : order_) *weights++ = source[tap];
+      if (cd_ == 1) {
+        const Index* tap = order_.data();
+        for (const PhaseSet& s : sets_) {
+          for (Index m0 = 0; m0 < s.members; m0 += kernels_.rows_mr) {
+            const Index block = std::min<Index>(kernels_.rows_mr, s.members - m0) * s.taps;
+            T* to = weights + m0 * count * s.taps + k * block;
+            for (const T* const end = to + block; to < end;) *to++ = source[*tap++];
+          }
+          weights += s.members * count * s.taps;
+        }
         continue;
       }
       for (std::size_t set = 0; set < sets_.size(); ++set) {
