@@ -247,6 +247,58 @@ TEST_P(Kernels, RowsMultipliesShiftedRowsByWeights) {
   });
 }
 
+TEST_P(Kernels, StackedRowsMultipliesRowsBelowEachOther) {
+  with_set([](const auto& set, auto zero) {
+    using T = decltype(zero);
+    Random random(12);
+    for (const std::int64_t len : {1, 15, 16, 17, 40, 113, 150, 300})
+      for (const std::int64_t height : {2, 3, 5})
+        for (const std::int64_t groups : {0, 1, 4})
+          for (std::int64_t rows = 0; rows < 8; ++rows)
+            for (const bool accumulate : {false, true}) {
+              const std::ptrdiff_t row = len + random.integer(0, 20);
+              const std::int64_t reach = (rows + height) * row + set.lanes + 64;
+              const std::vector<T> s = integers<T>(random, reach), w = integers<T>(random, groups * height + 1);
+              std::vector<std::ptrdiff_t> offset;  // only the first one of a group counts
+              for (std::int64_t i = 0; i < groups * height; ++i)
+                offset.push_back(i % height == 0 ? random.integer(-30, 30) : 1 << 30);
+              const std::int64_t size = std::max<std::int64_t>(0, rows - 1) * row + len;
+              Memory<T> c(size), expected(size);
+              c.fill(random);
+              expected.copy(c);
+              plain::stacked_rows(rows, len, s.data() + 30, row, offset.data(), groups, height, w.data(),
+                                  expected.data(), accumulate);
+              set.stacked_rows(rows, len, s.data() + 30, row, offset.data(), groups, height, w.data(), c.data(),
+                               accumulate);
+              ASSERT_TRUE(c == expected) << "len=" << len << " height=" << height << " groups=" << groups
+                                         << " rows=" << rows << " accumulate=" << accumulate;
+            }
+  });
+}
+
+// One plan computes rows with either kernel, as their number and width suggest: the bits must be the same.
+TEST_P(Kernels, StackedRowsSumsInTheOrderOfRows) {
+  with_set([](const auto& set, auto zero) {
+    using T = decltype(zero);
+    Random random(13);
+    constexpr std::int64_t kRow = 96, kLen = 80, kHeight = 7, kGroups = 5, kRows = 9;
+    std::vector<T> s(static_cast<std::size_t>((kRows + kHeight) * kRow + 64)), w(kGroups * kHeight);
+    for (T& value : s) value = static_cast<T>(random.real(-1, 1));
+    for (T& value : w) value = static_cast<T>(random.real(-1, 1));
+    std::vector<std::ptrdiff_t> offset;
+    for (std::int64_t g = 0; g < kGroups; ++g)
+      for (std::int64_t h = 0; h < kHeight; ++h) offset.push_back(g + h * kRow);
+    std::vector<T> one(kRows * kRow), together(kRows * kRow);
+    for (std::int64_t r = 0; r < kRows; ++r)
+      set.rows(1, kLen, s.data() + r * kRow, offset.data(), kGroups * kHeight, w.data(), one.data() + r * kRow, 0,
+               false);
+    set.stacked_rows(kRows, kLen, s.data(), kRow, offset.data(), kGroups, kHeight, w.data(), together.data(), false);
+    for (std::int64_t r = 0; r < kRows; ++r)
+      for (std::int64_t p = 0; p < kLen; ++p)
+        ASSERT_EQ(one[static_cast<std::size_t>(r * kRow + p)], together[static_cast<std::size_t>(r * kRow + p)]);
+  });
+}
+
 TEST_P(Kernels, DotsAddsProductsOfRows) {
   with_set([](const auto& set, auto zero) {
     using T = decltype(zero);

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "engine/planes.h"
-#include "engine/rows_out.h"
+#include "engine/stack.h"
 
 namespace convbwd {
 namespace {
@@ -11,6 +11,20 @@ namespace {
 constexpr double kFar = 16 << 20;   // bytes that come from memory
 constexpr double kRun = 256 << 10;  // of an image, of which dots read an eighth at a time
 constexpr Index kSmallPlane = 2048;
+
+std::array<AxisMap, 3> axis_maps(const Problem& p, AxisMap (*map)(const AxisSizes&)) {
+  return {map(axis_sizes(p, 0)), map(axis_sizes(p, 1)), map(axis_sizes(p, 2))};
+}
+
+// What remains of the time of a set's products in rows, `row` times as long as their results, where results share rows
+// of the source with those below: loads at first, then multiply-adds (Zen 5, 3x3 to 31x31).
+double stacked(const PhaseSet& s, Index channels, Index src_step, double row, int lanes) {
+  const Stack stack = stack_of(s, channels, src_step);
+  const Index width = s.phase[2]->count;
+  if (!stack.serves(s.phase[1]->count, width)) return 1;
+  return std::max(0.5, 0.4 + 0.8 / static_cast<double>(stack.height)) * static_cast<double>(round_up(width, lanes)) /
+         (row * static_cast<double>(width));
+}
 
 // Time that rows and dots take on one thread for depthwise problems, fitted like direct_nanoseconds. Their vectors lie
 // across cache lines, their rows have borders, and small planes are mostly overhead. Steps of two are split with
@@ -35,7 +49,11 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
   double quick = to_x && steps ? 0.95 : of_w && !steps && p.x[0] == 1 ? 0.75 : 1;
   if (line) quick = to_x && steps ? 0.65 : fluent && far ? 0.6 : 0.75;  // lanes take longer for those from memory
   const auto planes = static_cast<double>(p.n * p.groups);
-  const double products = p.products() / lanes * 0.4 * row * (line && !of_w ? 1 : quick);
+  double products = p.products() / lanes * 0.4 * row * (line && !of_w ? 1 : quick);
+  if (!of_w) {
+    const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
+    products *= stacked(phase_sets(maps)[0], to_x ? p.ci : p.co, maps[1].src_step, row, lanes);
+  }
   return 2000 + products + quick * planes * (60 + pixel * pixels + 0.4 * taps + strided) +
          planes * element * static_cast<double>(p.x_plane());
 }
@@ -106,10 +124,6 @@ double rows_cycles(Index vectors, Index results, const KernelSet<T>& kernels) {
   return cycles;
 }
 
-std::array<AxisMap, 3> axis_maps(const Problem& p, AxisMap (*map)(const AxisSizes&)) {
-  return {map(axis_sizes(p, 0)), map(axis_sizes(p, 1)), map(axis_sizes(p, 2))};
-}
-
 // Cycles of a Rows and of a Gather pass. The factors were fitted to 300 problems of up to 32 results a pixel on an
 // Emerald Rapids (AVX-512 float32). The slower of the two is chosen by mistake for one in 10: that costs all of them
 // 2.3 % on average.
@@ -127,7 +141,9 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
     if (s.taps == 0 || depth * height * width == 0) continue;
     const Index vectors = ceil_div((depth - 1) * planes.plane() + (height - 1) * planes.row() + width, kernels.lanes);
     const Index columns = s.columns(results), products = sources * s.taps, sums = ceil_div(products, kStraight);
-    cycles += kProduct * rows_cycles(vectors, columns, kernels) * static_cast<double>(products) +
+    cycles += kProduct * rows_cycles(vectors, columns, kernels) * static_cast<double>(products) *
+                  stacked(s, results, maps[1].src_step, static_cast<double>(planes.row()) / static_cast<double>(width),
+                          kernels.lanes) +
               static_cast<double>(sums) * (kSum * static_cast<double>(vectors * columns) +
                                            kCall * static_cast<double>(ceil_div(columns, kernels.rows_mr)));
   }

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/rows_out.h"
+#include "engine/stack.h"
 
 namespace convbwd {
 namespace {
@@ -152,6 +152,7 @@ bool Lanes<T>::list_calls() {
   std::size_t listed = 0;
   for (const PhaseSet& s : phase_sets(maps_)) {
     const auto& [fd, fh, fw] = s.phase;
+    const Stack stack = stack_of(s, 1, mh.src_step);
     for (const auto& ed : fd->members)
       for (const auto& eh : fh->members)
         for (const auto& ew : fw->members)
@@ -165,24 +166,23 @@ bool Lanes<T>::list_calls() {
                         results_.at({ed.first + rd.begin * md.dst_step, eh.first + rh.begin * mh.dst_step, ew.first}),
                         false,
                         {}};
-              const Index step = s.taps ? straight(s.taps) : 1;
+              const Index step = s.taps ? stack.straight(s.taps) : 1;
               Index part = 0;
-              for (const int td : rd.inside)
-                for (const int th : rh.inside)
-                  for (std::size_t tw = 0; tw < fw->offset.size(); ++tw) {
-                    const auto id = static_cast<std::size_t>(td), ih = static_cast<std::size_t>(th);
-                    const Index tap = static_cast<Index>((id * fh->offset.size() + ih) * fw->offset.size() + tw);
-                    if (tap / step != part && !call.taps.empty()) {
+              each_tap(
+                  s, stack, rd.inside, rh.inside,
+                  [&](std::size_t place, std::size_t td, std::size_t th, std::size_t tw) {
+                    const Index now = static_cast<Index>(place) / step;
+                    if (now != part && !call.taps.empty()) {
                       calls_.push_back(call);
                       call.accumulate = true;
                       call.taps.clear();
                     }
-                    part = tap / step;
+                    part = now;
                     call.taps.push_back(
-                        {static_cast<std::ptrdiff_t>(fd->offset[id] * source_.plane() + fh->offset[ih] * source_.row() +
+                        {static_cast<std::ptrdiff_t>(fd->offset[td] * source_.plane() + fh->offset[th] * source_.row() +
                                                      fw->offset[tw] * source_.lanes),
-                         static_cast<std::ptrdiff_t>(weights_.at({ed.tap[id], eh.tap[ih], ew.tap[tw]}))});
-                  }
+                         static_cast<std::ptrdiff_t>(weights_.at({ed.tap[td], eh.tap[th], ew.tap[tw]}))});
+                  });
               calls_.push_back(std::move(call));
             }
   }

@@ -2,11 +2,12 @@
 // zero-bordered flat copy of the source, weights are broadcast. The columns between two rows are computed and dropped.
 // Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
 // Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
+#include <numeric>
 #include <sstream>
 
 #include "engine/pass.h"
 #include "engine/planes.h"
-#include "engine/rows_out.h"
+#include "engine/stack.h"
 
 namespace convbwd {
 namespace {
@@ -43,6 +44,7 @@ class Rows final : public SlottedPass {
 
   Slot carve(Carver& carver) const;
   Index measure();  // returns the bytes of a slot
+  void list_taps(const PhaseSet& s);
   bool pack(const View& w, Index g, Index k0, Index k, const Slot& slot) const;
   void multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
                 T* results) const;
@@ -53,9 +55,11 @@ class Rows final : public SlottedPass {
   bool to_x_;
   std::array<AxisMap, 3> maps_;
   std::vector<PhaseSet> sets_;
+  std::vector<std::vector<Index3>> reach_;           // of each set: what its taps read, source positions from a pixel
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
   std::vector<std::vector<Index>> tap_;              // of each set: [member][tap], its index among the taps of w
-  std::vector<Index> order_;                         // the taps as packed, where a source has one channel of results
+  std::vector<Stack> stack_;
+  std::vector<Index> order_;  // the taps as packed, where a source has one channel of results
   Index cs_, cd_, max_streams_ = 0;
   bool plain_;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
@@ -158,21 +162,7 @@ bool Rows<T>::plan() {
     box_q_[1] = ceil_div(box_q_[1], 2);
     bytes = measure();
   }
-  for (const PhaseSet& s : sets_) {
-    auto& taps = tap_.emplace_back();
-    for (const auto& md : s.phase[0]->members)
-      for (const auto& mh : s.phase[1]->members)
-        for (const auto& mw : s.phase[2]->members)
-          for (const Index td : md.tap)
-            for (const Index th : mh.tap)
-              for (const Index tw : mw.tap) taps.push_back((td * p.w[1] + th) * p.w[2] + tw);
-    auto& offsets = offset_.emplace_back();
-    for (Index c = 0; c < chunk_; ++c)
-      for (const Index d : s.phase[0]->offset)
-        for (const Index h : s.phase[1]->offset)
-          for (const Index w : s.phase[2]->offset)
-            offsets.push_back(static_cast<std::ptrdiff_t>(c * planes_.channel() + planes_.offset({d, h, w})));
-  }
+  for (const PhaseSet& s : sets_) list_taps(s);
   for (std::size_t set = 0; set < sets_.size() && cd_ == 1; ++set)
     for (Index m0 = 0; m0 < sets_[set].members; m0 += kernels_.rows_mr)
       for (Index t = 0; t < sets_[set].taps; ++t)
@@ -184,6 +174,29 @@ bool Rows<T>::plan() {
       chunk_ == cs_ && !image_by_image_ ? std::min(kPacking * kernels_.lanes * weights, p.n * products) : 0;
   batch_ = std::clamp<Index>(std::max(kTaskProducts, packing) / products, 1, std::max<Index>(1, images * boxes_ / 16));
   return share(ceil_div(images, batch_) * boxes_, 0, bytes);
+}
+
+template <class T>
+void Rows<T>::list_taps(const PhaseSet& s) {
+  const Problem& p = spec_.problem;
+  const auto& [fd, fh, fw] = s.phase;
+  std::vector<std::array<std::size_t, 3>> order;
+  std::vector<int> depths(fd->offset.size()), heights(fh->offset.size());
+  std::iota(depths.begin(), depths.end(), 0);
+  std::iota(heights.begin(), heights.end(), 0);
+  each_tap(s, stack_.emplace_back(stack_of(s, cd_, planes_.step(1))), depths, heights,
+           [&](std::size_t, std::size_t d, std::size_t h, std::size_t w) { order.push_back({d, h, w}); });
+  auto& reach = reach_.emplace_back();
+  for (const auto& [d, h, w] : order) reach.push_back({fd->offset[d], fh->offset[h], fw->offset[w]});
+  auto& taps = tap_.emplace_back();
+  for (const auto& md : fd->members)
+    for (const auto& mh : fh->members)
+      for (const auto& mw : fw->members)
+        for (const auto& [d, h, w] : order) taps.push_back((md.tap[d] * p.w[1] + mh.tap[h]) * p.w[2] + mw.tap[w]);
+  auto& offsets = offset_.emplace_back();
+  for (Index c = 0; c < chunk_; ++c)
+    for (const Index3& r : reach)
+      offsets.push_back(static_cast<std::ptrdiff_t>(c * planes_.channel() + planes_.offset(r)));
 }
 
 // Weights of a group and chunk for the kernel: [set][block of results][source channel][tap][result].
@@ -263,10 +276,24 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
     const int block = static_cast<int>(std::min<Index>(kernels_.rows_mr, m - m0));
     const T* w = weights + m0 * k * s.taps;
     if (finite) {
-      const Index products = k * s.taps, step = straight(products);
-      for (Index t = 0; t < products; t += step)
-        kernels_.rows(block, length, slot.source, offsets.data() + t, std::min(step, products - t), w + t * block,
-                      results + m0 * pitch_, pitch_, k0 + t > 0);
+      const Stack& stack = stack_[set];
+      const Index apart = std::abs(stack.step);  // rows that share rows of the source
+      const Index products = k * s.taps, step = stack.straight(products);
+      for (Index t = 0; t < products; t += step) {
+        const Index now = std::min(step, products - t);
+        const std::ptrdiff_t* const offset = offsets.data() + t;
+        if (!stack.serves(e[1], e[2])) {
+          kernels_.rows(block, length, slot.source, offset, now, w + t * block, results + m0 * pitch_, pitch_,
+                        k0 + t > 0);
+          continue;
+        }
+        for (Index d = 0; d < e[0]; ++d)
+          for (Index h = 0; h < apart; ++h) {
+            const Index at = d * plane + h * row;
+            kernels_.stacked_rows(ceil_div(e[1] - h, apart), e[2], slot.source + at, apart * row, offset,
+                                  now / stack.height, stack.height, w + t, results + at, k0 + t > 0);
+          }
+      }
       continue;
     }
     const auto inside = [&](std::size_t a, Index q, Index offset) {
@@ -281,13 +308,11 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
             T sum{};
             Index t = 0;
             for (Index c = 0; c < k; ++c)
-              for (const Index d : s.phase[0]->offset)
-                for (const Index h : s.phase[1]->offset)
-                  for (const Index v : s.phase[2]->offset) {
-                    if (inside(0, qd, d) && inside(1, qh, h) && inside(2, qw, v))
-                      sum += w[t * block + i] * slot.source[offsets[static_cast<std::size_t>(t)] + at];
-                    ++t;
-                  }
+              for (const auto& [d, h, v] : reach_[set]) {
+                if (inside(0, qd, d) && inside(1, qh, h) && inside(2, qw, v))
+                  sum += w[t * block + i] * slot.source[offsets[static_cast<std::size_t>(t)] + at];
+                ++t;
+              }
             T& result = results[(m0 + i) * pitch_ + at];
             result = k0 > 0 ? result + sum : sum;
           }

@@ -38,6 +38,14 @@ template <class T>
 using RowsFn = void (*)(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps,
                         const T* w, T* c, std::ptrdiff_t ldc, bool accumulate);
 
+/// Rows of one channel's results, of which each reads `height` >= 2 rows of the source, for r < rows and p < len:
+///   C[r*row + p] (+)= sum over g < groups, h < height of W[g*height + h] * S[(r + h)*row + offset[g*height] + p]
+/// S is read up to `len` rounded up to whole vectors. The order of a sum is that of RowsFn given the same products.
+template <class T>
+using StackedRowsFn = void (*)(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row,
+                               const std::ptrdiff_t* offset, std::int64_t groups, std::int64_t height, const T* w, T* c,
+                               bool accumulate);
+
 /// Dot products along pixels, for i < m <= dots_mr, j < nt <= dots_nt:
 ///   out[i*ldo + j] += sum over p < len of A[i*lda + p] * X[offset[j] + p]
 /// A and X are read in whole vectors: behind `len` the product must be zero and finite.
@@ -118,6 +126,7 @@ struct KernelSet {
   bool any_bstep;  // false where bstep must be nr: weights cannot be read in place
   RowsFn<T> rows;
   int rows_mr;
+  StackedRowsFn<T> stacked_rows;
   DotsFn<T> dots;
   int dots_mr, dots_nt;
   DepthwiseFn<T> depthwise;

@@ -337,51 +337,7 @@ void gather(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, 
 
 // ------------------------------------------------------------------------------------------------------------ rows
 
-template <class T, int M, int NV>
-INLINE void rows_block(const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
-                       std::ptrdiff_t ldc, bool accumulate) {
-  constexpr int L = Vec<T>::lanes;
-  V<T> acc[M][NV];
-  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) acc[i][j] = V<T>{};
-  for (std::int64_t t = 0; t < taps; ++t, w += M) {
-    const T* p = s + offset[t];
-    V<T> v[NV];
-    UNROLL for (int j = 0; j < NV; ++j) {
-      v[j] = loadu(p + j * L);
-      if constexpr (M > 1) KEEP(v[j]);
-    }
-    UNROLL for (int i = 0; i < M; ++i) {
-      const V<T> f = splat(w[i]);
-      UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += f * v[j];
-    }
-  }
-  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) {
-    T* out = c + i * ldc + j * L;
-    storeu(out, accumulate ? loadu(out) + acc[i][j] : acc[i][j]);
-  }
-}
-
-template <class T, int M>
-void rows_tile(std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
-               std::ptrdiff_t ldc, bool accumulate) {
-  constexpr int L = Vec<T>::lanes;
-  constexpr int fit = (VECTOR_REGISTERS - 2) / (M + 1), NV = fit > 8 ? 8 : fit;  // accumulators, vectors, a weight
-  std::int64_t p = 0;
-  for (; p + NV * L <= len; p += NV * L) rows_block<T, M, NV>(s + p, offset, taps, w, c + p, ldc, accumulate);
-  for (; NV > 2 && p + 2 * L <= len; p += 2 * L) rows_block<T, M, 2>(s + p, offset, taps, w, c + p, ldc, accumulate);
-  for (; p < len; p += L) rows_block<T, M, 1>(s + p, offset, taps, w, c + p, ldc, accumulate);
-}
-
-constexpr int kRowsMr = VECTOR_REGISTERS >= 32 ? 8 : 4;
-
-template <class T, int M = kRowsMr>
-void rows(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
-          std::ptrdiff_t ldc, bool accumulate) {
-  if constexpr (M > 1) {
-    if (m < M) return rows<T, M - 1>(m, len, s, offset, taps, w, c, ldc, accumulate);
-  }
-  rows_tile<T, M>(len, s, offset, taps, w, c, ldc, accumulate);
-}
+#include "kernels/rows.inl"
 
 // ------------------------------------------------------------------------------------------------------------ dots
 
@@ -520,6 +476,7 @@ constexpr KernelSet<T> make_set(const char* name) {
       true,
       rows<T>,
       kRowsMr,
+      stacked_rows<T>,
       dots<T>,
       kDotsMr,
       kDotsNt,

@@ -40,6 +40,19 @@ void rows(int lanes, int m, std::int64_t len, const T* s, const std::ptrdiff_t* 
 }
 
 template <class T>
+void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
+                  std::int64_t groups, std::int64_t height, const T* w, T* c, bool accumulate) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t p = 0; p < len; ++p) {
+      T sum{};
+      for (std::int64_t g = 0; g < groups; ++g)
+        for (std::int64_t h = 0; h < height; ++h) sum += w[g * height + h] * s[(r + h) * row + offset[g * height] + p];
+      T& out = c[r * row + p];
+      out = accumulate ? out + sum : sum;
+    }
+}
+
+template <class T>
 void dots(int lanes, int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
           const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo) {
   for (int i = 0; i < m; ++i)
@@ -175,6 +188,7 @@ const KernelSet<T>& set(const char* name) {
     k.rows = [](int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
                 std::ptrdiff_t ldc, bool accumulate) { rows(Lanes, m, len, s, offset, taps, w, c, ldc, accumulate); };
     k.rows_mr = Lanes;
+    k.stacked_rows = stacked_rows<T>;
     k.dots = [](int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
                 const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo) {
       dots(1, m, nt, len, a, lda, x, offset, out, ldo);  // the engine's zeros suit vectors that divide a cache line

@@ -1,0 +1,118 @@
+// Vectors along pixels, broadcast weights. Included by kernels.inl.
+
+template <class T, int M, int NV>
+INLINE void rows_block(const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
+                       std::ptrdiff_t ldc, bool accumulate) {
+  constexpr int L = Vec<T>::lanes;
+  V<T> acc[M][NV];
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) acc[i][j] = V<T>{};
+  for (std::int64_t t = 0; t < taps; ++t, w += M) {
+    const T* p = s + offset[t];
+    V<T> v[NV];
+    UNROLL for (int j = 0; j < NV; ++j) {
+      v[j] = loadu(p + j * L);
+      if constexpr (M > 1) KEEP(v[j]);
+    }
+    UNROLL for (int i = 0; i < M; ++i) {
+      const V<T> f = splat(w[i]);
+      UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += f * v[j];
+    }
+  }
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) {
+    T* out = c + i * ldc + j * L;
+    storeu(out, accumulate ? loadu(out) + acc[i][j] : acc[i][j]);
+  }
+}
+
+template <class T, int M>
+void rows_tile(std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
+               std::ptrdiff_t ldc, bool accumulate) {
+  constexpr int L = Vec<T>::lanes;
+  constexpr int fit = (VECTOR_REGISTERS - 2) / (M + 1), NV = fit > 8 ? 8 : fit;  // accumulators, vectors, a weight
+  std::int64_t p = 0;
+  for (; p + NV * L <= len; p += NV * L) rows_block<T, M, NV>(s + p, offset, taps, w, c + p, ldc, accumulate);
+  for (; NV > 2 && p + 2 * L <= len; p += 2 * L) rows_block<T, M, 2>(s + p, offset, taps, w, c + p, ldc, accumulate);
+  for (; p < len; p += L) rows_block<T, M, 1>(s + p, offset, taps, w, c + p, ldc, accumulate);
+}
+
+constexpr int kRowsMr = VECTOR_REGISTERS >= 32 ? 8 : 4;
+
+template <class T, int M = kRowsMr>
+void rows(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
+          std::ptrdiff_t ldc, bool accumulate) {
+  if constexpr (M > 1) {
+    if (m < M) return rows<T, M - 1>(m, len, s, offset, taps, w, c, ldc, accumulate);
+  }
+  rows_tile<T, M>(len, s, offset, taps, w, c, ldc, accumulate);
+}
+
+// Rows of one channel's results. Vectors lie across cache lines and cost two loads each, so that a result alone waits
+// for them: a row of the source is loaded once for all M rows that it adds to.
+template <class T, int M, int NV>
+void stacked_block(std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset, std::int64_t groups,
+                   std::int64_t height, const T* w, T* c, bool accumulate) {
+  constexpr int L = Vec<T>::lanes;
+  V<T> acc[M][NV];
+  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) acc[i][j] = V<T>{};
+  for (std::int64_t g = 0; g < groups; ++g, w += height) {
+    const T *p = s + offset[g * height], *weight = w;
+    const auto add = [&](int first, int end) __attribute__((always_inline)) {  // a source row to results [first, end)
+      V<T> v[NV];
+      UNROLL for (int j = 0; j < NV; ++j) {
+        v[j] = loadu(p + j * L);
+        KEEP(v[j]);
+      }
+      UNROLL for (int i = first; i < end; ++i) {
+        const V<T> f = splat(weight[-i]);
+        UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += f * v[j];
+      }
+      p += row;
+      ++weight;
+    };
+    UNROLL for (int r = 0; r < M - 1; ++r) add(0, r + 1);
+    for (std::int64_t r = M - 1; r < height; ++r) add(0, M);
+    UNROLL for (int r = 1; r < M; ++r) add(r, M);
+  }
+  UNROLL for (int i = 0; i < M; ++i, c += row) {
+    UNROLL for (int j = 0; j < NV; ++j) {
+      T* const out = c + j * L;
+      const int rest = static_cast<int>(len - j * L);
+      if (j < NV - 1 || rest >= L)
+        storeu(out, accumulate ? loadu(out) + acc[i][j] : acc[i][j]);
+      else
+        store_part(out, accumulate ? load_part(out, rest) + acc[i][j] : acc[i][j], rest);
+    }
+  }
+}
+
+template <class T, int M, int NV>
+void stacked_vectors(int vectors, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
+                     std::int64_t groups, std::int64_t height, const T* w, T* c, bool accumulate) {
+  if constexpr (NV > 1)
+    if (vectors < NV)
+      return stacked_vectors<T, M, NV - 1>(vectors, len, s, row, offset, groups, height, w, c, accumulate);
+  stacked_block<T, M, NV>(len, s, row, offset, groups, height, w, c, accumulate);
+}
+
+template <class T, int M>
+void stacked_tile(std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset, std::int64_t groups,
+                  std::int64_t height, const T* w, T* c, bool accumulate) {
+  constexpr int L = Vec<T>::lanes, fit = (VECTOR_REGISTERS - 2) / (M + 1), NV = fit > 8 ? 8 : fit;
+  for (std::int64_t p = 0; p < len;) {
+    const std::int64_t vectors = (len - p + L - 1) / L, blocks = (vectors + NV - 1) / NV;
+    const std::int64_t now = (vectors + blocks - 1) / blocks;  // blocks of the same width
+    stacked_vectors<T, M, NV>(static_cast<int>(now), len - p, s + p, row, offset, groups, height, w, c + p, accumulate);
+    p += now * L;
+  }
+}
+
+template <class T>
+void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
+                  std::int64_t groups, std::int64_t height, const T* w, T* c, bool accumulate) {
+  while (rows > 0) {
+    const int now = rows == 4 ? 2 : rows < 3 ? static_cast<int>(rows) : 3;  // never one of several
+    const auto tile = now == 3 ? stacked_tile<T, 3> : now == 2 ? stacked_tile<T, 2> : stacked_tile<T, 1>;
+    tile(len, s, row, offset, groups, height, w, c, accumulate);
+    rows -= now, s += now * row, c += now * row;
+  }
+}
