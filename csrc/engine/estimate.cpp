@@ -22,8 +22,8 @@ double stacked(const PhaseSet& s, Index channels, Index src_step, double row, in
   const Stack stack = stack_of(s, channels, src_step);
   const Index width = s.phase[2]->count;
   if (!stack.serves(s.phase[1]->count, width)) return 1;
-  return std::max(0.5, 0.4 + 0.8 / static_cast<double>(stack.height)) * static_cast<double>(round_up(width, lanes)) /
-         (row * static_cast<double>(width));
+  return std::max(0.5, 0.4 + 0.8 / static_cast<double>(stack.block(0).size())) *
+         static_cast<double>(round_up(width, lanes)) / (row * static_cast<double>(width));
 }
 
 // Time that rows and dots take on one thread for depthwise problems, fitted like direct_nanoseconds. Their vectors lie
@@ -52,7 +52,9 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
   double products = p.products() / lanes * 0.4 * row * (line && !of_w ? 1 : quick);
   if (!of_w) {
     const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
-    products *= stacked(phase_sets(maps)[0], to_x ? p.ci : p.co, maps[1].src_step, row, lanes);
+    PhaseSet first{{&maps[0].phases[0], &maps[1].phases[0], &maps[2].phases[0]}, 1, 1};  // of perhaps thousands
+    for (const Phase* f : first.phase) first.taps *= static_cast<Index>(f->offset.size());
+    products *= stacked(first, to_x ? p.ci : p.co, maps[1].src_step, row, lanes);
   }
   return 2000 + products + quick * planes * (60 + pixel * pixels + 0.4 * taps + strided) +
          planes * element * static_cast<double>(p.x_plane());

@@ -150,6 +150,10 @@ template <class T>
 bool Lanes<T>::list_calls() {
   const auto& [md, mh, mw] = maps_;
   std::size_t listed = 0;
+  const auto of = [](const std::vector<Index>& list, Index i) { return list[static_cast<std::size_t>(i)]; };
+  const auto has = [](const Phase::Run& run, Index i) {
+    return std::binary_search(run.inside.begin(), run.inside.end(), static_cast<int>(i));
+  };
   for (const PhaseSet& s : phase_sets(maps_)) {
     const auto& [fd, fh, fw] = s.phase;
     const Stack stack = stack_of(s, 1, mh.src_step);
@@ -166,23 +170,21 @@ bool Lanes<T>::list_calls() {
                         results_.at({ed.first + rd.begin * md.dst_step, eh.first + rh.begin * mh.dst_step, ew.first}),
                         false,
                         {}};
-              const Index step = s.taps ? stack.straight(s.taps) : 1;
               Index part = 0;
-              each_tap(
-                  s, stack, rd.inside, rh.inside,
-                  [&](std::size_t place, std::size_t td, std::size_t th, std::size_t tw) {
-                    const Index now = static_cast<Index>(place) / step;
-                    if (now != part && !call.taps.empty()) {
-                      calls_.push_back(call);
-                      call.accumulate = true;
-                      call.taps.clear();
-                    }
-                    part = now;
-                    call.taps.push_back(
-                        {static_cast<std::ptrdiff_t>(fd->offset[td] * source_.plane() + fh->offset[th] * source_.row() +
-                                                     fw->offset[tw] * source_.lanes),
-                         static_cast<std::ptrdiff_t>(weights_.at({ed.tap[td], eh.tap[th], ew.tap[tw]}))});
-                  });
+              each_tap(s, stack, [&](Index now, Index td, Index th, Index tw) {
+                if (!has(rd, td) || !has(rh, th)) return;
+                if (now != part && !call.taps.empty()) {
+                  calls_.push_back(call);
+                  call.accumulate = true;
+                  call.taps.clear();
+                }
+                part = now;
+                call.taps.push_back(
+                    {static_cast<std::ptrdiff_t>(of(fd->offset, td) * source_.plane() +
+                                                 of(fh->offset, th) * source_.row() +
+                                                 of(fw->offset, tw) * source_.lanes),
+                     static_cast<std::ptrdiff_t>(weights_.at({of(ed.tap, td), of(eh.tap, th), of(ew.tap, tw)}))});
+              });
               calls_.push_back(std::move(call));
             }
   }

@@ -2,7 +2,6 @@
 // zero-bordered flat copy of the source, weights are broadcast. The columns between two rows are computed and dropped.
 // Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
 // Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
-#include <numeric>
 #include <sstream>
 
 #include "engine/pass.h"
@@ -59,7 +58,7 @@ class Rows final : public SlottedPass {
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
   std::vector<std::vector<Index>> tap_;              // of each set: [member][tap], its index among the taps of w
   std::vector<Stack> stack_;
-  std::vector<Index> order_;  // the taps as packed, where a source has one channel of results
+  std::vector<Index> order_, block_sizes_;  // where a source has one channel of results: the taps as packed, of a block
   Index cs_, cd_, max_streams_ = 0;
   bool plain_;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
@@ -164,10 +163,12 @@ bool Rows<T>::plan() {
   }
   for (const PhaseSet& s : sets_) list_taps(s);
   for (std::size_t set = 0; set < sets_.size() && cd_ == 1; ++set)
-    for (Index m0 = 0; m0 < sets_[set].members; m0 += kernels_.rows_mr)
+    for (Index m0 = 0; m0 < sets_[set].members && sets_[set].taps; m0 += kernels_.rows_mr) {
+      const Index m1 = std::min<Index>(m0 + kernels_.rows_mr, sets_[set].members);
       for (Index t = 0; t < sets_[set].taps; ++t)
-        for (Index m = m0; m < std::min<Index>(m0 + kernels_.rows_mr, sets_[set].members); ++m)
-          order_.push_back(tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]);
+        for (Index m = m0; m < m1; ++m) order_.push_back(tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]);
+      block_sizes_.push_back((m1 - m0) * sets_[set].taps);
+    }
   const Index weights = p.taps() * cs_ * cd_, products = std::max<Index>(1, p.y_plane() * weights / boxes_);
   image_by_image_ = (p.depthwise() ? kPackingAlone : kPacking) * kernels_.lanes * weights <= products;
   const Index packing =
@@ -180,19 +181,18 @@ template <class T>
 void Rows<T>::list_taps(const PhaseSet& s) {
   const Problem& p = spec_.problem;
   const auto& [fd, fh, fw] = s.phase;
-  std::vector<std::array<std::size_t, 3>> order;
-  std::vector<int> depths(fd->offset.size()), heights(fh->offset.size());
-  std::iota(depths.begin(), depths.end(), 0);
-  std::iota(heights.begin(), heights.end(), 0);
-  each_tap(s, stack_.emplace_back(stack_of(s, cd_, planes_.step(1))), depths, heights,
-           [&](std::size_t, std::size_t d, std::size_t h, std::size_t w) { order.push_back({d, h, w}); });
+  std::vector<Index3> order;
+  each_tap(s, stack_.emplace_back(stack_of(s, cd_, planes_.step(1))),
+           [&](Index, Index d, Index h, Index w) { order.push_back({d, h, w}); });
+  const auto of = [](const std::vector<Index>& list, Index i) { return list[static_cast<std::size_t>(i)]; };
   auto& reach = reach_.emplace_back();
-  for (const auto& [d, h, w] : order) reach.push_back({fd->offset[d], fh->offset[h], fw->offset[w]});
+  for (const auto& [d, h, w] : order) reach.push_back({of(fd->offset, d), of(fh->offset, h), of(fw->offset, w)});
   auto& taps = tap_.emplace_back();
   for (const auto& md : fd->members)
     for (const auto& mh : fh->members)
       for (const auto& mw : fw->members)
-        for (const auto& [d, h, w] : order) taps.push_back((md.tap[d] * p.w[1] + mh.tap[h]) * p.w[2] + mw.tap[w]);
+        for (const auto& [d, h, w] : order)
+          taps.push_back((of(md.tap, d) * p.w[1] + of(mh.tap, h)) * p.w[2] + of(mw.tap, w));
   auto& offsets = offset_.emplace_back();
   for (Index c = 0; c < chunk_; ++c)
     for (const Index3& r : reach)
@@ -236,13 +236,10 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
       T* weights = slot.weights;
       if (cd_ == 1) {
         const Index* tap = order_.data();
-        for (const PhaseSet& s : sets_) {
-          for (Index m0 = 0; m0 < s.members; m0 += kernels_.rows_mr) {
-            const Index block = std::min<Index>(kernels_.rows_mr, s.members - m0) * s.taps;
-            T* to = weights + m0 * count * s.taps + k * block;
-            for (const T* const end = to + block; to < end;) *to++ = source[*tap++];
-          }
-          weights += s.members * count * s.taps;
+        for (const Index size : block_sizes_) {
+          T* to = weights + k * size;
+          for (const T* const end = to + size; to < end;) *to++ = source[*tap++];
+          weights += size * count;
         }
         continue;
       }
@@ -277,23 +274,34 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
     const T* w = weights + m0 * k * s.taps;
     if (finite) {
       const Stack& stack = stack_[set];
-      const Index apart = std::abs(stack.step);  // rows that share rows of the source
-      const Index products = k * s.taps, step = stack.straight(products);
-      for (Index t = 0; t < products; t += step) {
-        const Index now = std::min(step, products - t);
+      const auto add = [&](Index t, Index columns, Index height) {
         const std::ptrdiff_t* const offset = offsets.data() + t;
-        if (!stack.serves(e[1], e[2])) {
-          kernels_.rows(block, length, slot.source, offset, now, w + t * block, results + m0 * pitch_, pitch_,
-                        k0 + t > 0);
-          continue;
-        }
+        if (!stack.serves(e[1], e[2]))
+          return kernels_.rows(block, length, slot.source, offset, columns * height, w + t * block,
+                               results + m0 * pitch_, pitch_, k0 + t > 0);
         for (Index d = 0; d < e[0]; ++d)
-          for (Index h = 0; h < apart; ++h) {
+          for (Index h = 0; h < stack.step; ++h) {
             const Index at = d * plane + h * row;
-            kernels_.stacked_rows(ceil_div(e[1] - h, apart), e[2], slot.source + at, apart * row, offset,
-                                  now / stack.height, stack.height, w + t, results + at, k0 + t > 0);
+            kernels_.stacked_rows(ceil_div(e[1] - h, stack.step), e[2], slot.source + at, stack.step * row, offset,
+                                  columns, height, w + t, results + at, k0 + t > 0);
           }
+      };
+      if (stack.blocks == 0) {
+        const Index products = k * s.taps, step = straight(products);
+        for (Index t = 0; t < products; t += step) add(t, std::min(step, products - t), 1);
+        continue;
       }
+      const Index planes = k * static_cast<Index>(s.phase[0]->offset.size()), together = stack.together(planes);
+      for (Index i = 0, t = 0; i < planes; i += together)
+        for (Index j = 0; j < stack.blocks; ++j) {
+          const Index columns = together * stack.columns, height = stack.block(j).size();
+          const Index step = straight_columns(columns, height);
+          for (Index c = 0; c < columns; c += step) {
+            const Index now = std::min(step, columns - c);
+            add(t, now, height);
+            t += now * height;
+          }
+        }
       continue;
     }
     const auto inside = [&](std::size_t a, Index q, Index offset) {
