@@ -193,6 +193,75 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   return kPass + turns * cycles + kPixel * images * static_cast<double>(p.groups * (to_x ? p.x_plane() : p.y_plane()));
 }
 
+// Cycles of a GatherWeights and of a Dots pass. The factors were fitted to 132 problems of 1 to 8 channels to 4 to 96,
+// windows 3x3 to 11x11 (Zen 5, AVX-512 float32). The slower of the two is chosen for one in 20, which costs all of them
+// 1.7 % on average.
+template <class T>
+double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels, bool exchanges) {
+  constexpr double kProduct = 0.96, kPacked = 0.45, kCall = 42, kStored = 1.2, kPass = 2450;
+  struct TapClass {  // of taps of an axis that lie inside the image for the same outputs
+    Range outputs;
+    Index taps;
+  };
+  std::array<std::vector<TapClass>, 3> classes;
+  for (int a = 0; a < 3; ++a) {
+    const AxisSizes sizes = axis_sizes(p, a);
+    for (Index t = 0; t < sizes.kernel; ++t) {
+      const Range outputs = valid_outputs(sizes, t);
+      if (!classes[a].empty() && classes[a].back().outputs == outputs)
+        ++classes[a].back().taps;
+      else if (outputs.size() > 0)
+        classes[a].push_back({outputs, 1});
+    }
+  }
+  const int widest = widest_block(kernels, p.co);
+  double products = 0, calls = 0;
+  for (const TapClass& d : classes[0])
+    for (const TapClass& h : classes[1])
+      for (const TapClass& w : classes[2])
+        for (Index n = p.co; n > 0; n -= widest * kernels.lanes, ++calls) {
+          const Index vectors = std::min<Index>(widest, ceil_div(n, kernels.lanes)),
+                      mr = kernels.gather[vectors - 1].mr, rows = p.ci * d.taps * h.taps * w.taps;
+          const auto tile = [&](Index m) { return std::max(kLatency, static_cast<double>(m * vectors) / 2); };
+          products += (static_cast<double>(rows / mr) * tile(mr) + (rows % mr ? tile(rows % mr) : 0)) *
+                      static_cast<double>(d.outputs.size() * h.outputs.size() * w.outputs.size());
+        }
+  const double image = exchanges ? with_roles_exchanged(p, kernels)
+                                 : kProduct * products + kPacked * static_cast<double>(p.co * p.y_plane());
+  return kPass + static_cast<double>(p.n * p.groups) * (image + kCall * calls) +
+         kStored * static_cast<double>(p.groups * p.ci * p.co * p.taps());
+}
+
+template <class T>
+double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
+  constexpr double kProduct = 1.15, kSum = 9.6, kSource = 0.12, kCopied = 0.56;
+  const double loads = 1 + static_cast<double>(kernels.lanes) * sizeof(T) / 64;
+  // Of flat images, whose rows have borders, and whose planes do where there are several.
+  const auto flat = [&](std::size_t a) {
+    return static_cast<double>(p.y[a]) +
+           static_cast<double>((p.w[a] - 1) * p.dilation[a]) / static_cast<double>(p.stride[a]);
+  };
+  const double pixels =
+      p.y[0] > 1 ? static_cast<double>(p.y[0]) * flat(1) * flat(2) : static_cast<double>(p.y[1]) * flat(2);
+  // Rows of tiles are output channels, or taps along h where there is one.
+  const Index down = p.co == 1 && p.stride[1] == 1 ? p.w[1] : 1, rows = p.co * down, columns = p.taps() / down;
+  double tiles = 0;
+  for (Index m0 = 0; m0 < rows; m0 += kernels.dots_mr)
+    for (Index n0 = 0; n0 < columns; n0 += kernels.dots_nt) {
+      const auto m = static_cast<double>(std::min<Index>(kernels.dots_mr, rows - m0)),
+                 n = static_cast<double>(std::min<Index>(kernels.dots_nt, columns - n0));
+      tiles += std::max({m * n / 2, (m + loads * n) / 2, kLatency});
+    }
+  const bool strided = p.stride != Index3{1, 1, 1};
+  const double copied = p.pointwise() ? 0
+                                      : kSource * static_cast<double>(p.ci * p.x_plane()) * (strided ? 2 : 1) +
+                                            kCopied * static_cast<double>(p.co * p.y_plane());
+  return static_cast<double>(p.n * p.groups) *
+         (static_cast<double>(p.ci) *
+              (kProduct * tiles * pixels / kernels.lanes + kSum * static_cast<double>(p.co * p.taps())) +
+          copied);
+}
+
 }  // namespace
 
 Index width_of_results(const PassSpec& spec) {
@@ -218,33 +287,11 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   const bool exchanges = of_w && exchanges_roles(p, kernels);
   // Pointwise problems may be read in place, depthwise ones are compared with lanes. Of others, wider results were
   // hardly ever quicker so.
-  const Index most = p.pointwise() || p.depthwise() ? 1 : of_w ? 2 : spec.unknown == Unknown::x ? 4 : 3;
+  const Index most = p.pointwise() || p.depthwise() ? 1 : of_w ? 8 : spec.unknown == Unknown::x ? 4 : 3;
   if (width > most * kFewChannels) return false;
   if ((p.pointwise() && !exchanges) || p.depthwise()) return true;
   if (!of_w) return rows_pass_cycles(spec, kernels) < gather_pass_cycles(spec, kernels);
-  // In cycles, for an input channel of an image of a group. The factors make it agree with 36 problems of 1 to 24
-  // channels, strides of 1 and 2, 7 to 1024 pixels a row (AVX-512): within 20 % where the two are close.
-  constexpr double kPlane = 80, kCopied = 0.4;  // a plane, an element
-  constexpr double kAcross = 4, kCall = 100;    // the sum of a vector's lanes, a call of the gathering kernel
-  const auto results = static_cast<double>(width), sources = static_cast<double>(p.ci),
-             images = static_cast<double>(p.n);
-  const auto x_plane = static_cast<double>(p.x_plane()), y_plane = static_cast<double>(p.y_plane());
-  const auto taps = static_cast<double>(p.taps());
-  const double strided = p.stride[0] * p.stride[1] * p.stride[2] > 1 ? 2 : 1;
-  const double border = static_cast<double>((p.w[2] - 1) * p.dilation[2]) / static_cast<double>(p.y[2] * p.stride[2]);
-  const double vectors = taps * y_plane * (1 + border) / kernels.lanes;
-  // Tiles of one vector are full where many pixels lie side by side. The kernel is called anew for taps that reach over
-  // a border otherwise.
-  double calls = 1;
-  for (std::size_t a = 0; a < 3; ++a) calls *= p.pad_before[a] > 0 ? static_cast<double>(p.w[a]) : 1;
-  const double gathered =
-      (exchanges ? with_roles_exchanged(p, kernels) / sources
-                 : every_product_inside(p) *
-                       (width <= kernels.lanes ? 0.69 : 0.53 * static_cast<double>(ceil_div(width, kernels.lanes)))) +
-      kCall * calls / sources / images;
-  const double copied = 2 * kPlane + (p.pointwise() ? 0 : kCopied * (strided * x_plane + y_plane * results / sources));
-  const double stored = 2 * taps * results / images;
-  return (p.w[0] > 1 ? 1.75 : 1.2) * results * (vectors / 2 + kAcross * taps) + copied < gathered + stored;
+  return dots_cycles(p, kernels) < gather_weights_cycles(p, kernels, exchanges);
 }
 
 template <class T>
