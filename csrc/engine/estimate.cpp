@@ -198,7 +198,7 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
 // 1.7 % on average.
 template <class T>
 double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels, bool exchanges) {
-  constexpr double kProduct = 0.96, kPacked = 0.45, kCall = 42, kStored = 1.2, kPass = 2450;
+  constexpr double kProduct = 0.96, kPacked = 0.47, kCall = 53, kStored = 1.7, kPass = 600;
   struct TapClass {  // of taps of an axis that lie inside the image for the same outputs
     Range outputs;
     Index taps;
@@ -234,7 +234,7 @@ double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels, bool
 
 template <class T>
 double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
-  constexpr double kProduct = 1.15, kSum = 9.6, kSource = 0.12, kCopied = 0.56;
+  constexpr double kProduct = 1.15, kSum = 9.6, kSource = 0.12, kCopied = 0.56, kPass = 400;
   const double loads = 1 + static_cast<double>(kernels.lanes) * sizeof(T) / 64;
   // Of flat images, whose rows have borders, and whose planes do where there are several.
   const auto flat = [&](std::size_t a) {
@@ -256,10 +256,10 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
   const double copied = p.pointwise() ? 0
                                       : kSource * static_cast<double>(p.ci * p.x_plane()) * (strided ? 2 : 1) +
                                             kCopied * static_cast<double>(p.co * p.y_plane());
-  return static_cast<double>(p.n * p.groups) *
-         (static_cast<double>(p.ci) *
-              (kProduct * tiles * pixels / kernels.lanes + kSum * static_cast<double>(p.co * p.taps())) +
-          copied);
+  return kPass + static_cast<double>(p.n * p.groups) *
+                     (static_cast<double>(p.ci) *
+                          (kProduct * tiles * pixels / kernels.lanes + kSum * static_cast<double>(p.co * p.taps())) +
+                      copied);
 }
 
 }  // namespace

@@ -109,9 +109,14 @@ void stacked_tile(std::int64_t len, const T* s, std::ptrdiff_t row, const std::p
 template <class T>
 void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
                   std::int64_t groups, std::int64_t height, const T* w, T* c, bool accumulate) {
+  // Four of short rows, or too few sums at a time wait for their products.
+  const bool four = len <= 2 * Vec<T>::lanes && height > 2;
   while (rows > 0) {
-    const int now = rows == 4 ? 2 : rows < 3 ? static_cast<int>(rows) : 3;  // never one of several
-    const auto tile = now == 3 ? stacked_tile<T, 3> : now == 2 ? stacked_tile<T, 2> : stacked_tile<T, 1>;
+    const int most = four ? 4 : 3, now = rows <= most ? static_cast<int>(rows) : rows == most + 1 ? most - 1 : most;
+    const auto tile = now == 4   ? stacked_tile<T, 4>
+                      : now == 3 ? stacked_tile<T, 3>
+                      : now == 2 ? stacked_tile<T, 2>
+                                 : stacked_tile<T, 1>;
     tile(len, s, row, offset, groups, height, w, c, accumulate);
     rows -= now, s += now * row, c += now * row;
   }
