@@ -193,12 +193,12 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   return kPass + turns * cycles + kPixel * images * static_cast<double>(p.groups * (to_x ? p.x_plane() : p.y_plane()));
 }
 
-// Cycles of a GatherWeights and of a Dots pass. The factors were fitted to 132 problems of 1 to 8 channels to 4 to 96,
-// windows 3x3 to 11x11 (Zen 5, AVX-512 float32). The slower of the two is chosen for one in 20, which costs all of them
-// 1.7 % on average.
+// Cycles of a GatherWeights and of a Dots pass. The factors were fitted to 286 problems in one to three dimensions, of
+// up to 128 channels on one side and few on the other (Zen 5, AVX-512 float32). The slower of the two is chosen for one
+// in 15, which costs all of them 1.6 % on average.
 template <class T>
-double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels, bool exchanges) {
-  constexpr double kProduct = 0.96, kPacked = 0.47, kCall = 53, kStored = 1.7, kPass = 600;
+double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels) {
+  constexpr double kProduct = 1.01, kPacked = 0.41, kStored = 2.3, kPass = 600;
   struct TapClass {  // of taps of an axis that lie inside the image for the same outputs
     Range outputs;
     Index taps;
@@ -215,26 +215,25 @@ double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels, bool
     }
   }
   const int widest = widest_block(kernels, p.co);
-  double products = 0, calls = 0;
+  double products = 0;
   for (const TapClass& d : classes[0])
     for (const TapClass& h : classes[1])
       for (const TapClass& w : classes[2])
-        for (Index n = p.co; n > 0; n -= widest * kernels.lanes, ++calls) {
+        for (Index n = p.co; n > 0; n -= widest * kernels.lanes) {
           const Index vectors = std::min<Index>(widest, ceil_div(n, kernels.lanes)),
                       mr = kernels.gather[vectors - 1].mr, rows = p.ci * d.taps * h.taps * w.taps;
           const auto tile = [&](Index m) { return std::max(kLatency, static_cast<double>(m * vectors) / 2); };
           products += (static_cast<double>(rows / mr) * tile(mr) + (rows % mr ? tile(rows % mr) : 0)) *
                       static_cast<double>(d.outputs.size() * h.outputs.size() * w.outputs.size());
         }
-  const double image = exchanges ? with_roles_exchanged(p, kernels)
-                                 : kProduct * products + kPacked * static_cast<double>(p.co * p.y_plane());
-  return kPass + static_cast<double>(p.n * p.groups) * (image + kCall * calls) +
+  const double image = kProduct * products + kPacked * static_cast<double>(p.co * p.y_plane());
+  return kPass + static_cast<double>(p.n * p.groups) * image +
          kStored * static_cast<double>(p.groups * p.ci * p.co * p.taps());
 }
 
 template <class T>
 double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
-  constexpr double kProduct = 1.15, kSum = 9.6, kSource = 0.12, kCopied = 0.56, kPass = 400;
+  constexpr double kProduct = 1.05, kSum = 7.5, kSource = 0.29, kCopied = 0.56, kPlane = 42, kPass = 400;
   const double loads = 1 + static_cast<double>(kernels.lanes) * sizeof(T) / 64;
   // Of flat images, whose rows have borders, and whose planes do where there are several.
   const auto flat = [&](std::size_t a) {
@@ -257,12 +256,20 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
                                       : kSource * static_cast<double>(p.ci * p.x_plane()) * (strided ? 2 : 1) +
                                             kCopied * static_cast<double>(p.co * p.y_plane());
   return kPass + static_cast<double>(p.n * p.groups) *
-                     (static_cast<double>(p.ci) *
-                          (kProduct * tiles * pixels / kernels.lanes + kSum * static_cast<double>(p.co * p.taps())) +
+                     (static_cast<double>(p.ci) * (kPlane + kProduct * tiles * pixels / kernels.lanes +
+                                                   kSum * static_cast<double>(p.co * p.taps())) +
                       copied);
 }
 
 }  // namespace
+
+Problem exchanged(const Problem& p) {
+  Problem e = p;
+  std::swap(e.ci, e.co);
+  std::swap(e.x, e.y);
+  for (std::size_t a = 0; a < 3; ++a) e.pad_before[a] = (p.w[a] - 1) * p.dilation[a] - p.pad_before[a];
+  return e;
+}
 
 Index width_of_results(const PassSpec& spec) {
   const Problem& p = spec.problem;
@@ -291,7 +298,7 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   if (width > most * kFewChannels) return false;
   if ((p.pointwise() && !exchanges) || p.depthwise()) return true;
   if (!of_w) return rows_pass_cycles(spec, kernels) < gather_pass_cycles(spec, kernels);
-  return dots_cycles(p, kernels) < gather_weights_cycles(p, kernels, exchanges);
+  return dots_cycles(p, kernels) < gather_weights_cycles(exchanges ? exchanged(p) : p, kernels);
 }
 
 template <class T>

@@ -19,6 +19,8 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 template <class T>
 double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 
+/// The sums for unknown w with x for y and y for x, both of which step by one: taps go backwards.
+Problem exchanged(const Problem& p);
 /// Results that a pixel has in a group, those of all taps of a patch together; up to kFewChannels are few.
 Index width_of_results(const PassSpec& spec);
 constexpr Index kFewChannels = 8;

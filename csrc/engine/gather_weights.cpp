@@ -24,15 +24,6 @@ constexpr Index kNearBytes = 160 << 10;
 // Each task packs its panel: as many rows of so few pixels are quicker without slabs.
 constexpr Index kManyRows = 192, kMostPacked = 2048;
 
-// The same sums with x for y and y for x, both of which step by one: taps go backwards.
-Problem exchanged(const Problem& p) {
-  Problem e = p;
-  std::swap(e.ci, e.co);
-  std::swap(e.x, e.y);
-  for (std::size_t a = 0; a < 3; ++a) e.pad_before[a] = (p.w[a] - 1) * p.dilation[a] - p.pad_before[a];
-  return e;
-}
-
 // Every tap of a channel of patches as a channel of its own.
 Problem unrolled(const Problem& p) {
   constexpr Index3 ones{1, 1, 1};
