@@ -331,7 +331,10 @@ bool unrolls_patches(const Problem& p, const KernelSet<T>& kernels) {
 }
 
 double products_inside(const Problem& p) {
-  return p.dilation == Index3{1, 1, 1} ? static_cast<double>(p.y_plane() * p.taps()) : every_product_inside(p);
+  bool far = false;
+  for (std::size_t a = 0; a < 3; ++a)
+    far |= p.dilation[a] > 1 || 2 * p.pad_before[a] > (p.w[a] - 1) * p.dilation[a] + 1;
+  return far ? every_product_inside(p) : static_cast<double>(p.y_plane() * p.taps());
 }
 
 template <class T>

@@ -5,8 +5,8 @@
 
 namespace convbwd {
 
-/// Products of a pair of channels of an image. Spread windows lie in the padding for the greater part, if they are as
-/// large as the image; products there are left out, and count only with dense windows, where they are few.
+/// Products of a pair of channels of an image. Spread windows as large as the image, and those of wide padding, lie in
+/// the padding for the greater part; products there are left out, and count only with others, where they are few.
 double products_inside(const Problem& p);
 
 /// Time that a direct pass takes on one thread, good to 30 %: fitted to the 129 shapes of the benchmark on a Sapphire
