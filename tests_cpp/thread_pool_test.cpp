@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,6 +85,24 @@ TEST_F(ThreadPoolTest, WorkersThatSleepAreWoken) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
+
+#ifdef __linux__
+TEST_F(ThreadPoolTest, WorkersKeepOffTheCallersCpu) {
+  cpu_set_t mine, theirs;
+  ASSERT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
+  if (CPU_COUNT(&mine) < 2) GTEST_SKIP() << "a single CPU";
+  set_num_threads(2);
+  std::atomic<int> inside{0};
+  parallel_for(2, 2, [&](std::int64_t, int slot) {  // ends only if both run at the same time
+    if (slot == 1) sched_getaffinity(0, sizeof theirs, &theirs);
+    inside.fetch_add(1);
+    while (inside.load() < 2) std::this_thread::yield();
+  });
+  EXPECT_EQ(CPU_COUNT(&theirs), CPU_COUNT(&mine) - 1);
+  CPU_OR(&theirs, &theirs, &mine);
+  EXPECT_TRUE(CPU_EQUAL(&theirs, &mine)) << "workers went where the caller may not";
+}
+#endif
 
 TEST_F(ThreadPoolTest, NestedLoopsRunInline) {
   set_num_threads(4);
