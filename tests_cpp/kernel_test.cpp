@@ -281,21 +281,26 @@ TEST_P(Kernels, StackedRowsSumsInTheOrderOfRows) {
   with_set([](const auto& set, auto zero) {
     using T = decltype(zero);
     Random random(13);
-    constexpr std::int64_t kRow = 96, kLen = 80, kHeight = 7, kGroups = 5, kRows = 9;
-    std::vector<T> s(static_cast<std::size_t>((kRows + kHeight) * kRow + 64)), w(kGroups * kHeight);
-    for (T& value : s) value = static_cast<T>(random.real(-1, 1));
-    for (T& value : w) value = static_cast<T>(random.real(-1, 1));
+    constexpr std::int64_t kRow = 96, kHeight = 7, kGroups = 5;
     std::vector<std::ptrdiff_t> offset;
     for (std::int64_t g = 0; g < kGroups; ++g)
       for (std::int64_t h = 0; h < kHeight; ++h) offset.push_back(g + h * kRow);
-    std::vector<T> one(kRows * kRow), together(kRows * kRow);
-    for (std::int64_t r = 0; r < kRows; ++r)
-      set.rows(1, kLen, s.data() + r * kRow, offset.data(), kGroups * kHeight, w.data(), one.data() + r * kRow, 0,
-               false);
-    set.stacked_rows(kRows, kLen, s.data(), kRow, offset.data(), kGroups, kHeight, w.data(), together.data(), false);
-    for (std::int64_t r = 0; r < kRows; ++r)
-      for (std::int64_t p = 0; p < kLen; ++p)
-        ASSERT_EQ(one[static_cast<std::size_t>(r * kRow + p)], together[static_cast<std::size_t>(r * kRow + p)]);
+    for (const std::int64_t len : {20, 80})
+      for (std::int64_t rows = 1; rows < 10; ++rows) {
+        std::vector<T> s(static_cast<std::size_t>((rows + kHeight) * kRow + 64)), w(kGroups * kHeight);
+        for (T& value : s) value = static_cast<T>(random.real(-1, 1));
+        for (T& value : w) value = static_cast<T>(random.real(-1, 1));
+        std::vector<T> one(static_cast<std::size_t>(rows * kRow)), together(one.size());
+        for (std::int64_t r = 0; r < rows; ++r)
+          set.rows(1, len, s.data() + r * kRow, offset.data(), kGroups * kHeight, w.data(), one.data() + r * kRow, 0,
+                   false);
+        set.stacked_rows(rows, len, s.data(), kRow, offset.data(), kGroups, kHeight, w.data(), together.data(), false);
+        for (std::int64_t r = 0; r < rows; ++r)
+          for (std::int64_t p = 0; p < len; ++p) {
+            const auto at = static_cast<std::size_t>(r * kRow + p);
+            ASSERT_EQ(one[at], together[at]) << "len=" << len << " rows=" << rows;
+          }
+      }
   });
 }
 

@@ -275,6 +275,7 @@ TEST(MuchWork, IsSummedAlikeByAnyNumberOfThreads) {
   for (const auto& [make, unknown, p, budget] :
        std::vector<Case>{{make_rows, Unknown::x, large, 128 << 10},
                          {make_rows, Unknown::y, large, 128 << 10},
+                         {make_rows, Unknown::x, problem(1, 1, 1, 6, {1, 300, 310}, {1, 3, 3}), 128 << 10},
                          {make_gather_weights, Unknown::w, problem(1, 1, 64, 48, {1, 22, 22}, {1, 3, 3}), 200 << 10}}) {
     const Call call = [&] {
       Call c(p, unknown, {DType::float32, DType::float32, DType::float32});
@@ -301,6 +302,12 @@ TEST(Lanes, SumAsRowsDo) {
                                problem(5, 20, 1, 1, {1, 5, 6}, {1, 11, 13}, {1, 1, 1}, {1, 1, 1}, {0, 5, 6}),
                                problem(2, 20, 1, 1, {1, 9, 8}, {1, 15, 17}, {1, 2, 1}, {1, 1, 1}, {0, 7, 8}),
                                problem(1, 20, 1, 1, {4, 5, 6}, {5, 5, 5}, {1, 1, 1}, {1, 1, 1}, {2, 2, 2}),
+                               // rows long enough to share rows of the source
+                               problem(1, 20, 1, 1, {1, 30, 40}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),
+                               problem(1, 20, 1, 1, {1, 30, 40}, {1, 25, 4}, {1, 1, 1}, {1, 1, 1}, {0, 12, 2}),
+                               problem(1, 20, 1, 1, {1, 23, 20}, {1, 4, 3}, {1, 1, 1}, {1, 2, 2}, {0, 3, 2}),
+                               problem(1, 20, 1, 1, {1, 41, 83}, {1, 5, 4}, {1, 2, 2}, {1, 1, 1}, {0, 2, 1}),
+                               problem(1, 20, 1, 1, {3, 12, 40}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}),
                                // short planes from memory, fetched ahead
                                problem(330, 83, 1, 1, {1, 13, 11}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1})}) {
         Call call(p, unknown, {DType::float32, DType::float32, DType::float32});

@@ -93,7 +93,8 @@ TEST_F(ThreadPoolTest, WorkersKeepOffTheCallersCpu) {
   if (CPU_COUNT(&mine) < 2) GTEST_SKIP() << "a single CPU";
   set_num_threads(2);
   std::atomic<int> inside{0};
-  parallel_for(2, 2, [&](std::int64_t, int slot) {  // ends only if both run at the same time
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until workers of the tests before sleep
+  parallel_for(2, 2, [&](std::int64_t, int slot) {             // ends only if both run at the same time
     if (slot == 1) sched_getaffinity(0, sizeof theirs, &theirs);
     inside.fetch_add(1);
     while (inside.load() < 2) std::this_thread::yield();

@@ -135,6 +135,37 @@ def test_many_channels(
         same_bits(lazy[0].compute(scheduler="synchronous"), expected)
 
 
+@pytest.mark.parametrize("groups", [1, 20])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "rows"),
+    [
+        ((51, 51), (4, 4), 2, 26),  # phases of the parts have as many pixels each, those of the whole do not
+        ((60, 61), (6, 5), 3, 31),
+        ((45, 71), (3, 2), (1, 2), 20),
+        ((90, 50), (15, 3), 1, 64),
+    ],
+)
+def test_one_channel(
+    rng: np.random.Generator,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int | tuple[int, int],
+    rows: int,
+    groups: int,
+) -> None:
+    """Rows of a single result share rows of the source, or not, as sizes suggest."""
+    x = rng.standard_normal((2, groups, *size), np.float32)
+    w = rng.standard_normal((6 if groups == 1 else groups, 1, *kernel), np.float32)
+    options = {"stride": stride, "groups": groups, "algorithm": ALGORITHMS[0]}
+    dy = rng.standard_normal(convbwd.convolution(x, w, **options).shape, np.float32)
+    expected = convbwd.convolution_backward(dy, x, w, output_mask=(True, False, False), **options)[0]
+    for chunks in ((rows, size[0] - rows), (size[1],)), ((size[0],), (size[1] // 2, (size[1] + 1) // 2)):
+        lazy = convbwd_dask.convolution_backward(
+            dy, da.from_array(x, chunks=(2, groups, *chunks)), w, output_mask=(True, False, False), **options
+        )
+        same_bits(lazy[0].compute(scheduler="synchronous"), expected)
+
+
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "chunks", "options"),
     [

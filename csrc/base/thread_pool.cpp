@@ -67,11 +67,14 @@ class Pool {
   void keep_off_the_caller();
 
   std::mutex run_mutex_;  // held by the thread whose job it is
-  std::mutex mutex_;      // guards stop_ and error_, and every change that a condition variable is waited for
+  std::mutex mutex_;      // guards stop_, asleep_ and error_, and every change that a condition variable is waited for
   std::condition_variable wake_, done_;
   std::vector<std::thread> workers_;
-  std::size_t placed_ = 0;  // workers that keep off this CPU
-  int callers_cpu_ = -1;
+  std::size_t placed_ = 0;  // workers that keep to `places_`
+#ifdef __linux__
+  cpu_set_t places_;
+#endif
+  int asleep_ = 0;
   bool stop_ = false;
   std::exception_ptr error_;
 
@@ -100,7 +103,6 @@ void Pool::run(std::int64_t tasks, int slots, detail::TaskFn fn, void* context) 
   } catch (const std::system_error&) {  // no more threads to be had: those at hand do the work
     slots = static_cast<int>(workers_.size()) + 1;
   }
-  keep_off_the_caller();
   fn_ = fn;
   context_ = context;
   slots_ = slots;
@@ -113,10 +115,13 @@ void Pool::run(std::int64_t tasks, int slots, detail::TaskFn fn, void* context) 
   // Release: a worker that takes a seat (acquire) sees the job. Taking one is a read-modify-write and so continues the
   // release sequence: those who come second see it too.
   seats_.store(slots - 1, std::memory_order_release);
+  bool wakes;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     epoch_.fetch_add(1, std::memory_order_relaxed);  // only a hint to look at seats_
+    wakes = asleep_ > 0;
   }
+  if (wakes || placed_ != workers_.size()) keep_off_the_caller();
   wake_.notify_all();
 
   take_tasks(0);
@@ -137,16 +142,17 @@ void Pool::run(std::int64_t tasks, int slots, detail::TaskFn fn, void* context) 
 }
 
 // Where a CPU that idles looks taken, as it does to Linux on virtual machines, workers are woken on the caller's and
-// wait there until its time slice ends: calls some milliseconds apart took as long with two threads as with one.
+// wait there until its time slice ends: calls some milliseconds apart took as long with two threads as with one. If
+// there are fewer CPUs than threads, they may share all.
 void Pool::keep_off_the_caller() {
 #ifdef __linux__
   const int cpu = sched_getcpu();
-  if (cpu == callers_cpu_ && placed_ == workers_.size()) return;
   cpu_set_t cpus;
-  if (cpu < 0 || sched_getaffinity(0, sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) < 2) return;
-  CPU_CLR(static_cast<std::size_t>(cpu), &cpus);
+  if (cpu < 0 || sched_getaffinity(0, sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) == 1) return;
+  if (CPU_COUNT(&cpus) > static_cast<int>(workers_.size())) CPU_CLR(static_cast<std::size_t>(cpu), &cpus);
+  if (placed_ == workers_.size() && CPU_EQUAL(&cpus, &places_)) return;
   for (std::thread& worker : workers_) pthread_setaffinity_np(worker.native_handle(), sizeof cpus, &cpus);
-  callers_cpu_ = cpu;
+  places_ = cpus;
   placed_ = workers_.size();
 #endif
 }
@@ -156,7 +162,9 @@ void Pool::work(std::uint32_t seen) {
     const auto called = [&] { return epoch_.load(std::memory_order_relaxed) != seen; };
     if (!spin_until(called)) {
       std::unique_lock<std::mutex> lock(mutex_);
+      ++asleep_;
       wake_.wait(lock, [&] { return stop_ || called(); });
+      --asleep_;
       if (stop_) return;
     }
     seen = epoch_.load(std::memory_order_relaxed);

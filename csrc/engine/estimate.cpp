@@ -21,7 +21,7 @@ std::array<AxisMap, 3> axis_maps(const Problem& p, AxisMap (*map)(const AxisSize
 double stacked(const PhaseSet& s, Index channels, Index src_step, double row, int lanes) {
   const Stack stack = stack_of(s, channels, src_step);
   const Index width = s.phase[2]->count;
-  if (!stack.serves(s.phase[1]->count, width)) return 1;
+  if (!stack.serves(s.columns(channels), s.phase[1]->count, width)) return 1;
   return std::max(0.5, 0.4 + 0.8 / static_cast<double>(stack.block(0).size())) *
          static_cast<double>(round_up(width, lanes)) / (row * static_cast<double>(width));
 }
@@ -53,7 +53,10 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
   if (!of_w) {
     const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
     PhaseSet first{{&maps[0].phases[0], &maps[1].phases[0], &maps[2].phases[0]}, 1, 1};  // of perhaps thousands
-    for (const Phase* f : first.phase) first.taps *= static_cast<Index>(f->offset.size());
+    for (const Phase* f : first.phase) {
+      first.taps *= static_cast<Index>(f->offset.size());
+      first.members *= static_cast<Index>(f->members.size());
+    }
     products *= stacked(first, to_x ? p.ci : p.co, maps[1].src_step, row, lanes);
   }
   return 2000 + products + quick * planes * (60 + pixel * pixels + 0.4 * taps + strided) +
@@ -199,19 +202,21 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
 template <class T>
 double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels) {
   constexpr double kProduct = 1.01, kPacked = 0.41, kStored = 2.3, kPass = 600;
-  struct TapClass {  // of taps of an axis that lie inside the image for the same outputs
-    Range outputs;
-    Index taps;
+  struct TapClass {  // as many taps of an axis at a time lie inside the image for the same outputs
+    Index taps, outputs;
   };
   std::array<std::vector<TapClass>, 3> classes;
   for (int a = 0; a < 3; ++a) {
     const AxisSizes sizes = axis_sizes(p, a);
-    for (Index t = 0; t < sizes.kernel; ++t) {
+    for (Index t = 0, next = 0; t < sizes.kernel; t = next) {
       const Range outputs = valid_outputs(sizes, t);
-      if (!classes[a].empty() && classes[a].back().outputs == outputs)
-        ++classes[a].back().taps;
-      else if (outputs.size() > 0)
-        classes[a].push_back({outputs, 1});
+      for (next = t + 1; next < sizes.kernel && valid_outputs(sizes, next) == outputs;) ++next;
+      auto& all = classes[static_cast<std::size_t>(a)];
+      const auto same = std::find_if(all.begin(), all.end(), [&](const TapClass& c) { return c.taps == next - t; });
+      if (same != all.end())
+        same->outputs += outputs.size();
+      else
+        all.push_back({next - t, outputs.size()});
     }
   }
   const int widest = widest_block(kernels, p.co);
@@ -224,7 +229,7 @@ double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels) {
                       mr = kernels.gather[vectors - 1].mr, rows = p.ci * d.taps * h.taps * w.taps;
           const auto tile = [&](Index m) { return std::max(kLatency, static_cast<double>(m * vectors) / 2); };
           products += (static_cast<double>(rows / mr) * tile(mr) + (rows % mr ? tile(rows % mr) : 0)) *
-                      static_cast<double>(d.outputs.size() * h.outputs.size() * w.outputs.size());
+                      static_cast<double>(d.outputs * h.outputs * w.outputs);
         }
   const double image = kProduct * products + kPacked * static_cast<double>(p.co * p.y_plane());
   return kPass + static_cast<double>(p.n * p.groups) * image +

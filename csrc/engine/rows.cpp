@@ -1,5 +1,6 @@
 // Unknown x and unknown y with few channels to compute, depthwise above all: vectors run along the pixels of a
-// zero-bordered flat copy of the source, weights are broadcast. The columns between two rows are computed and dropped.
+// zero-bordered flat copy of the source, weights are broadcast. The columns between two rows are computed and dropped,
+// except where rows share their source (stack.h).
 // Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
 // Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
 #include <sstream>
@@ -58,7 +59,8 @@ class Rows final : public SlottedPass {
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
   std::vector<std::vector<Index>> tap_;              // of each set: [member][tap], its index among the taps of w
   std::vector<Stack> stack_;
-  std::vector<Index> order_, block_sizes_;  // where a source has one channel of results: the taps as packed, of a block
+  // Where a source has one channel of results: its weights as packed, and how many those of a block of results are.
+  std::vector<Index> order_, block_sizes_;
   Index cs_, cd_, max_streams_ = 0;
   bool plain_;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
@@ -276,7 +278,7 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
       const Stack& stack = stack_[set];
       const auto add = [&](Index t, Index columns, Index height) {
         const std::ptrdiff_t* const offset = offsets.data() + t;
-        if (!stack.serves(e[1], e[2]))
+        if (!stack.serves(m, e[1], e[2]))
           return kernels_.rows(block, length, slot.source, offset, columns * height, w + t * block,
                                results + m0 * pitch_, pitch_, k0 + t > 0);
         for (Index d = 0; d < e[0]; ++d)

@@ -7,8 +7,9 @@
 
 namespace convbwd {
 
-/// The taps of a set whose pixels have a single result, if those along h lie evenly, `step` pixels apart. Sums are
-/// formed plane by plane, of blocks of rows of taps, of columns of those: each from the top of the source downwards.
+/// The taps of a set of a single channel, if those along h lie evenly, `step` pixels apart. Sums are formed plane by
+/// plane, of blocks of rows of taps, of columns of those: each from the top of the source downwards. That is so where a
+/// pixel has several results, too: how many there are depends on the size of the image, which must not change its bits.
 struct Stack {
   Index step = 0, height = 0;
   bool up = false;    // the first tap along h is the lowest one
@@ -18,11 +19,11 @@ struct Stack {
   Range block(Index i) const { return {i * height / blocks, (i + 1) * height / blocks}; }
   /// Blocks whose columns have one height in all of so many planes: all of them, or those of one plane.
   Index together(Index planes) const { return blocks == 1 ? planes : 1; }
-  /// Whether results are worth computing together. Sums of few pixels wait for their products: rows of 16 with 3 taps
-  /// took as long as one by one, rows of 28 with 2 taps 1.07 times as long (Zen 5).
-  bool serves(Index rows, Index width) const {
+  /// Whether rows of so many results a pixel are worth computing together. Sums of few pixels wait for their products:
+  /// rows of 16 with 3 taps took as long as one by one, rows of 28 with 2 taps 1.07 times as long (Zen 5).
+  bool serves(Index results, Index rows, Index width) const {
     constexpr Index kFewPixels = 16;
-    return blocks > 0 && rows > step && width > (height > 2 ? kFewPixels : 2 * kFewPixels);
+    return blocks > 0 && results == 1 && rows > step && width > (height > 2 ? kFewPixels : 2 * kFewPixels);
   }
 };
 
@@ -33,7 +34,7 @@ inline Stack stack_of(const PhaseSet& s, Index channels, Index src_step) {
   constexpr Index kHighest = 12;
   const std::vector<Index>& offset = s.phase[1]->offset;
   const auto height = static_cast<Index>(offset.size());
-  if (s.taps == 0 || s.columns(channels) != 1 || height < 2) return {};
+  if (s.taps == 0 || channels != 1 || height < 2) return {};
   const Index step = offset[1] - offset[0];
   for (std::size_t h = 2; h < offset.size(); ++h)
     if (offset[h] - offset[h - 1] != step) return {};

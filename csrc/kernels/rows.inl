@@ -76,11 +76,12 @@ void stacked_block(std::int64_t len, const T* s, std::ptrdiff_t row, const std::
   UNROLL for (int i = 0; i < M; ++i, c += row) {
     UNROLL for (int j = 0; j < NV; ++j) {
       T* const out = c + j * L;
-      const int rest = static_cast<int>(len - j * L);
-      if (j < NV - 1 || rest >= L)
+      if (j < NV - 1 || len >= NV * L) {
         storeu(out, accumulate ? loadu(out) + acc[i][j] : acc[i][j]);
-      else
-        store_part(out, accumulate ? load_part(out, rest) + acc[i][j] : acc[i][j], rest);
+        continue;
+      }
+      const int rest = static_cast<int>(len - j * L);
+      store_part(out, accumulate ? load_part(out, rest) + acc[i][j] : acc[i][j], rest);
     }
   }
 }
