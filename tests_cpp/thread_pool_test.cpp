@@ -94,6 +94,7 @@ TEST_F(ThreadPoolTest, WorkersKeepOffTheCallersCpu) {
   set_num_threads(2);
   std::atomic<int> inside{0};
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until workers of the tests before sleep
+  parallel_for(2, 2, [](std::int64_t, int) {});                // a new worker may begin before it is moved
   parallel_for(2, 2, [&](std::int64_t, int slot) {             // ends only if both run at the same time
     if (slot == 1) sched_getaffinity(0, sizeof theirs, &theirs);
     inside.fetch_add(1);

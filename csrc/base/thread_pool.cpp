@@ -149,7 +149,7 @@ void Pool::keep_off_the_caller() {
   const int cpu = sched_getcpu();
   cpu_set_t cpus;
   if (cpu < 0 || sched_getaffinity(0, sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) == 1) return;
-  if (CPU_COUNT(&cpus) > static_cast<int>(workers_.size())) CPU_CLR(static_cast<std::size_t>(cpu), &cpus);
+  if (CPU_COUNT(&cpus) >= get_num_threads()) CPU_CLR(static_cast<std::size_t>(cpu), &cpus);
   if (placed_ == workers_.size() && CPU_EQUAL(&cpus, &places_)) return;
   for (std::thread& worker : workers_) pthread_setaffinity_np(worker.native_handle(), sizeof cpus, &cpus);
   places_ = cpus;
