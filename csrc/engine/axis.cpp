@@ -128,4 +128,14 @@ Range valid_outputs(const AxisSizes& a, Index tap) {
   return {begin, std::clamp<Index>(ceil_div(a.x - shift, a.stride), begin, a.y)};
 }
 
+std::vector<TapClass> tap_classes(const AxisSizes& a) {
+  std::vector<TapClass> classes;
+  for (Index t = 0; t < a.kernel; ++t) {
+    const Range outputs = valid_outputs(a, t);  // which only move down from tap to tap
+    if (classes.empty() || classes.back().outputs != outputs) classes.push_back({outputs, {t, t}});
+    classes.back().taps.end = t + 1;
+  }
+  return classes;
+}
+
 }  // namespace convbwd

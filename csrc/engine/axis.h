@@ -98,6 +98,12 @@ AxisMap map_patches(const AxisSizes& a);
 /// Output positions whose tap t lies inside x.
 Range valid_outputs(const AxisSizes& a, Index tap);
 
+/// Taps, neighbours, that lie inside x for the same outputs.
+struct TapClass {
+  Range outputs, taps;
+};
+std::vector<TapClass> tap_classes(const AxisSizes& a);
+
 inline Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 inline Index ceil_div(Index a, Index b) { return -floor_div(-a, b); }
 inline Index round_up(Index a, Index b) { return ceil_div(a, b) * b; }

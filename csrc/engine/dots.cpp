@@ -67,7 +67,7 @@ class Dots final : public SlottedPass {
 template <class T>
 Dots<T>::Dots(const PassSpec& spec, const KernelSet<T>& kernels)
     : SlottedPass(spec), kernels_(kernels), box_q_(spec.problem.y), channels_(spec.problem.ci) {
-  for (int a = 0; a < 3; ++a) maps_[static_cast<std::size_t>(a)] = map_forward(axis_sizes(spec_.problem, a));
+  maps_ = axis_maps(spec_.problem, map_forward);
 }
 
 // The tiles of one input channel, and the shift of their rows.

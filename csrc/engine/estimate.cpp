@@ -12,10 +12,6 @@ constexpr double kFar = 16 << 20;   // bytes that come from memory
 constexpr double kRun = 256 << 10;  // of an image, of which dots read an eighth at a time
 constexpr Index kSmallPlane = 2048;
 
-std::array<AxisMap, 3> axis_maps(const Problem& p, AxisMap (*map)(const AxisSizes&)) {
-  return {map(axis_sizes(p, 0)), map(axis_sizes(p, 1)), map(axis_sizes(p, 2))};
-}
-
 // What remains of the time of a set's products in rows, `row` times as long as their results, where results share rows
 // of the source with those below: loads at first, then multiply-adds (Zen 5, 3x3 to 31x31).
 double stacked(const PhaseSet& s, Index channels, Index src_step, double row, int lanes) {
@@ -111,18 +107,24 @@ double every_product_inside(const Problem& p) {
 // two; a sum waits four for its last product.
 constexpr double kLatency = 4;
 
+// Of a tile of products of `rows` operands with `columns` vectors that lie across lines.
+template <class T>
+double tile_cycles(Index rows, Index columns, const KernelSet<T>& kernels) {
+  const double loads = 1 + static_cast<double>(kernels.lanes) * sizeof(T) / 64;
+  const auto m = static_cast<double>(rows), n = static_cast<double>(columns);
+  return std::max({m * n / 2, (m + loads * n) / 2, kLatency});
+}
+
 // Cycles of rows for a product of `results` results with so many vectors of pixels.
 template <class T>
 double rows_cycles(Index vectors, Index results, const KernelSet<T>& kernels) {
-  const double loads = 1 + static_cast<double>(kernels.lanes) * sizeof(T) / 64;
   double cycles = 0;
   for (Index left = results; left > 0; left -= kernels.rows_mr) {
     const Index rows = std::min<Index>(left, kernels.rows_mr);
     const Index widest = std::min<Index>(8, (4 * kernels.rows_mr - 2) / (rows + 1));  // blocks of the kernel
     Index v = vectors;
     for (const Index block : {widest, std::min<Index>(widest, 2), Index{1}}) {
-      const auto r = static_cast<double>(rows), n = static_cast<double>(block);
-      cycles += static_cast<double>(v / block) * std::max({n * r / 2, (loads * n + r) / 2, kLatency});
+      cycles += static_cast<double>(v / block) * tile_cycles(rows, block, kernels);
       v %= block;
     }
   }
@@ -202,31 +204,27 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
 template <class T>
 double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels) {
   constexpr double kProduct = 1.01, kPacked = 0.41, kStored = 2.3, kPass = 600;
-  struct TapClass {  // as many taps of an axis at a time lie inside the image for the same outputs
-    Index taps, outputs;
+  struct Taps {
+    Index together, outputs;  // taps of a class, outputs of all classes that have so many
   };
-  std::array<std::vector<TapClass>, 3> classes;
-  for (int a = 0; a < 3; ++a) {
-    const AxisSizes sizes = axis_sizes(p, a);
-    for (Index t = 0, next = 0; t < sizes.kernel; t = next) {
-      const Range outputs = valid_outputs(sizes, t);
-      for (next = t + 1; next < sizes.kernel && valid_outputs(sizes, next) == outputs;) ++next;
-      auto& all = classes[static_cast<std::size_t>(a)];
-      const auto same = std::find_if(all.begin(), all.end(), [&](const TapClass& c) { return c.taps == next - t; });
-      if (same != all.end())
-        same->outputs += outputs.size();
+  std::array<std::vector<Taps>, 3> axes;
+  for (int a = 0; a < 3; ++a)
+    for (const TapClass& c : tap_classes(axis_sizes(p, a))) {
+      const auto same =
+          std::find_if(axes[a].begin(), axes[a].end(), [&](const Taps& t) { return t.together == c.taps.size(); });
+      if (same != axes[a].end())
+        same->outputs += c.outputs.size();
       else
-        all.push_back({next - t, outputs.size()});
+        axes[a].push_back({c.taps.size(), c.outputs.size()});
     }
-  }
   const int widest = widest_block(kernels, p.co);
   double products = 0;
-  for (const TapClass& d : classes[0])
-    for (const TapClass& h : classes[1])
-      for (const TapClass& w : classes[2])
+  for (const Taps& d : axes[0])
+    for (const Taps& h : axes[1])
+      for (const Taps& w : axes[2])
         for (Index n = p.co; n > 0; n -= widest * kernels.lanes) {
           const Index vectors = std::min<Index>(widest, ceil_div(n, kernels.lanes)),
-                      mr = kernels.gather[vectors - 1].mr, rows = p.ci * d.taps * h.taps * w.taps;
+                      mr = kernels.gather[vectors - 1].mr, rows = p.ci * d.together * h.together * w.together;
           const auto tile = [&](Index m) { return std::max(kLatency, static_cast<double>(m * vectors) / 2); };
           products += (static_cast<double>(rows / mr) * tile(mr) + (rows % mr ? tile(rows % mr) : 0)) *
                       static_cast<double>(d.outputs * h.outputs * w.outputs);
@@ -239,7 +237,6 @@ double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels) {
 template <class T>
 double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
   constexpr double kProduct = 1.05, kSum = 7.5, kSource = 0.29, kCopied = 0.56, kPlane = 42, kPass = 400;
-  const double loads = 1 + static_cast<double>(kernels.lanes) * sizeof(T) / 64;
   // Of flat images, whose rows have borders, and whose planes do where there are several.
   const auto flat = [&](std::size_t a) {
     return static_cast<double>(p.y[a]) +
@@ -251,11 +248,9 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
   const Index down = p.co == 1 && p.stride[1] == 1 ? p.w[1] : 1, rows = p.co * down, columns = p.taps() / down;
   double tiles = 0;
   for (Index m0 = 0; m0 < rows; m0 += kernels.dots_mr)
-    for (Index n0 = 0; n0 < columns; n0 += kernels.dots_nt) {
-      const auto m = static_cast<double>(std::min<Index>(kernels.dots_mr, rows - m0)),
-                 n = static_cast<double>(std::min<Index>(kernels.dots_nt, columns - n0));
-      tiles += std::max({m * n / 2, (m + loads * n) / 2, kLatency});
-    }
+    for (Index n0 = 0; n0 < columns; n0 += kernels.dots_nt)
+      tiles += tile_cycles(std::min<Index>(kernels.dots_mr, rows - m0), std::min<Index>(kernels.dots_nt, columns - n0),
+                           kernels);
   const bool strided = p.stride != Index3{1, 1, 1};
   const double copied = p.pointwise() ? 0
                                       : kSource * static_cast<double>(p.ci * p.x_plane()) * (strided ? 2 : 1) +

@@ -38,7 +38,7 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   cd_ = to_x_ ? p.ci : p.co;
   weight_n_ = to_x_ ? 1 : 0;
   weight_k_ = to_x_ ? 0 : 1;
-  for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_patches(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  maps_ = axis_maps(p, to_x_ ? map_patches : map_forward);
   sets_ = phase_sets(maps_);
   count_ = most_pixels(maps_);
   for (const PhaseSet& s : sets_) {

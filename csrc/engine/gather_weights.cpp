@@ -45,18 +45,7 @@ GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernel
       cn_(problem_.co) {
   const Problem& p = problem_;
   copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;
-  for (int a = 0; a < 3; ++a) {
-    const AxisSizes sizes = axis_sizes(p, a);
-    for (Index t = 0; t < sizes.kernel; ++t) {
-      const Range outputs = valid_outputs(sizes, t);
-      const auto same =
-          std::find_if(classes_[a].begin(), classes_[a].end(), [&](const TapClass& c) { return c.outputs == outputs; });
-      if (same != classes_[a].end())
-        same->taps.push_back(t);
-      else
-        classes_[a].push_back({outputs, {t}});
-    }
-  }
+  for (int a = 0; a < 3; ++a) classes_[a] = tap_classes(axis_sizes(p, a));
   const Index4 natural{p.n, p.y[0], p.y[1], p.y[2]};
   const auto longest = std::max_element(natural.rbegin(), natural.rend());
   // Outputs that follow each other in x.

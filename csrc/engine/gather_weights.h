@@ -24,11 +24,6 @@ class GatherWeights final : public SlottedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  // Taps of one axis that lie inside the image for the same outputs.
-  struct TapClass {
-    Range outputs;
-    std::vector<Index> taps;
-  };
   struct Slot {
     T *tiles, *panel, *copy, *lines;
     Segment* segments;

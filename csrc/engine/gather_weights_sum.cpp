@@ -139,9 +139,9 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
           rows = 0;
         };
         for (Index c = 0; c < m; ++c)
-          for (const Index td : cd.taps)
-            for (const Index th : ch.taps)
-              for (const Index tw : cw.taps) {
+          for (Index td = cd.taps.begin; td < cd.taps.end; ++td)
+            for (Index th = ch.taps.begin; th < ch.taps.end; ++th)
+              for (Index tw = cw.taps.begin; tw < cw.taps.end; ++tw) {
                 const Index tap = (td * p.w[1] + th) * p.w[2] + tw, t = (swap_ ? p.taps() - 1 - tap : tap) - t0;
                 if (t < 0 || t >= taps) continue;
                 row[rows] = c * stride[1] + td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] +

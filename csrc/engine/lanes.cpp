@@ -97,8 +97,7 @@ template <class T>
 Lanes<T>::Lanes(const PassSpec& spec, const KernelSet<T>& kernels)
     : GuardedPass(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
   const Problem& p = spec_.problem;
-  for (int a = 0; a < 3; ++a)
-    maps_[static_cast<std::size_t>(a)] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  maps_ = axis_maps(p, to_x_ ? map_transposed : map_forward);
   const Index3 source{maps_[0].src, maps_[1].src, maps_[2].src}, size{maps_[0].dst, maps_[1].dst, maps_[2].dst};
   Index first = 0, last = 0;
   for (const Phase& f : maps_[2].phases)
@@ -150,13 +149,16 @@ template <class T>
 bool Lanes<T>::list_calls() {
   const auto& [md, mh, mw] = maps_;
   std::size_t listed = 0;
-  const auto of = [](const std::vector<Index>& list, Index i) { return list[static_cast<std::size_t>(i)]; };
-  const auto has = [](const Phase::Run& run, Index i) {
+  const auto has = [](const Phase::Run& run, std::size_t i) {
     return std::binary_search(run.inside.begin(), run.inside.end(), static_cast<int>(i));
   };
   for (const PhaseSet& s : phase_sets(maps_)) {
     const auto& [fd, fh, fw] = s.phase;
     const Stack stack = stack_of(s, 1, mh.src_step);
+    std::vector<Index> sum_of;  // each tap, the straight sum that it belongs to
+    each_straight_sum(s, stack, 1, [&](Index first, Index columns, Index height) {
+      sum_of.resize(static_cast<std::size_t>(first + columns * height), first);
+    });
     for (const auto& ed : fd->members)
       for (const auto& eh : fh->members)
         for (const auto& ew : fw->members)
@@ -170,20 +172,21 @@ bool Lanes<T>::list_calls() {
                         results_.at({ed.first + rd.begin * md.dst_step, eh.first + rh.begin * mh.dst_step, ew.first}),
                         false,
                         {}};
-              Index part = 0;
-              each_tap(s, stack, [&](Index now, Index td, Index th, Index tw) {
+              Index sum = 0;
+              auto next = sum_of.begin();
+              each_tap(s, stack, [&](std::size_t td, std::size_t th, std::size_t tw) {
+                const Index now = *next++;
                 if (!has(rd, td) || !has(rh, th)) return;
-                if (now != part && !call.taps.empty()) {
+                if (now != sum && !call.taps.empty()) {
                   calls_.push_back(call);
                   call.accumulate = true;
                   call.taps.clear();
                 }
-                part = now;
+                sum = now;
                 call.taps.push_back(
-                    {static_cast<std::ptrdiff_t>(of(fd->offset, td) * source_.plane() +
-                                                 of(fh->offset, th) * source_.row() +
-                                                 of(fw->offset, tw) * source_.lanes),
-                     static_cast<std::ptrdiff_t>(weights_.at({of(ed.tap, td), of(eh.tap, th), of(ew.tap, tw)}))});
+                    {static_cast<std::ptrdiff_t>(fd->offset[td] * source_.plane() + fh->offset[th] * source_.row() +
+                                                 fw->offset[tw] * source_.lanes),
+                     static_cast<std::ptrdiff_t>(weights_.at({ed.tap[td], eh.tap[th], ew.tap[tw]}))});
               });
               calls_.push_back(std::move(call));
             }

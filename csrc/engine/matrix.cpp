@@ -121,7 +121,7 @@ Matrix::Matrix(const PassSpec& spec, const KernelSet<float>& kernels, const Matr
   weight_k_ = to_x_ ? 0 : 1;
   image_terms_ = terms_of((to_x_ ? spec_.operands.y : spec_.operands.x).dtype);
   weight_terms_ = terms_of(spec_.operands.w.dtype);
-  for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  maps_ = axis_maps(p, to_x_ ? map_transposed : map_forward);
   sets_ = phase_sets(maps_);
   count_ = most_pixels(maps_);
   plain_ = plain(maps_);

@@ -121,7 +121,7 @@ MatrixWeights::MatrixWeights(const PassSpec& spec, const KernelSet<float>& kerne
       box_(spec.problem.y),
       m_(spec.problem.co),
       n_(spec.problem.ci) {
-  for (int a = 0; a < 3; ++a) maps_[a] = map_forward(axis_sizes(spec_.problem, a));
+  maps_ = axis_maps(spec_.problem, map_forward);
   plain_ = plain(maps_);
 }
 

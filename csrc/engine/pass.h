@@ -177,4 +177,8 @@ inline AxisSizes axis_sizes(const Problem& p, int a) {
   return {p.x[i], p.y[i], p.w[i], p.stride[i], p.dilation[i], p.pad_before[i]};
 }
 
+inline std::array<AxisMap, 3> axis_maps(const Problem& p, AxisMap (*map)(const AxisSizes&)) {
+  return {map(axis_sizes(p, 0)), map(axis_sizes(p, 1)), map(axis_sizes(p, 2))};
+}
+
 }  // namespace convbwd

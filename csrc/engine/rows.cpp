@@ -76,7 +76,7 @@ Rows<T>::Rows(const PassSpec& spec, const KernelSet<T>& kernels)
   const Problem& p = spec_.problem;
   cs_ = to_x_ ? p.co : p.ci;
   cd_ = to_x_ ? p.ci : p.co;
-  for (int a = 0; a < 3; ++a) maps_[a] = to_x_ ? map_transposed(axis_sizes(p, a)) : map_forward(axis_sizes(p, a));
+  maps_ = axis_maps(p, to_x_ ? map_transposed : map_forward);
   sets_ = phase_sets(maps_);
   plain_ = plain(maps_);
   count_ = most_pixels(maps_);
@@ -183,18 +183,16 @@ template <class T>
 void Rows<T>::list_taps(const PhaseSet& s) {
   const Problem& p = spec_.problem;
   const auto& [fd, fh, fw] = s.phase;
-  std::vector<Index3> order;
+  std::vector<std::array<std::size_t, 3>> order;
   each_tap(s, stack_.emplace_back(stack_of(s, cd_, planes_.step(1))),
-           [&](Index, Index d, Index h, Index w) { order.push_back({d, h, w}); });
-  const auto of = [](const std::vector<Index>& list, Index i) { return list[static_cast<std::size_t>(i)]; };
+           [&](std::size_t d, std::size_t h, std::size_t w) { order.push_back({d, h, w}); });
   auto& reach = reach_.emplace_back();
-  for (const auto& [d, h, w] : order) reach.push_back({of(fd->offset, d), of(fh->offset, h), of(fw->offset, w)});
+  for (const auto& [d, h, w] : order) reach.push_back({fd->offset[d], fh->offset[h], fw->offset[w]});
   auto& taps = tap_.emplace_back();
   for (const auto& md : fd->members)
     for (const auto& mh : fh->members)
       for (const auto& mw : fw->members)
-        for (const auto& [d, h, w] : order)
-          taps.push_back((of(md.tap, d) * p.w[1] + of(mh.tap, h)) * p.w[2] + of(mw.tap, w));
+        for (const auto& [d, h, w] : order) taps.push_back((md.tap[d] * p.w[1] + mh.tap[h]) * p.w[2] + mw.tap[w]);
   auto& offsets = offset_.emplace_back();
   for (Index c = 0; c < chunk_; ++c)
     for (const Index3& r : reach)
@@ -276,7 +274,7 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
     const T* w = weights + m0 * k * s.taps;
     if (finite) {
       const Stack& stack = stack_[set];
-      const auto add = [&](Index t, Index columns, Index height) {
+      each_straight_sum(s, stack, k, [&](Index t, Index columns, Index height) {
         const std::ptrdiff_t* const offset = offsets.data() + t;
         if (!stack.serves(m, e[1], e[2]))
           return kernels_.rows(block, length, slot.source, offset, columns * height, w + t * block,
@@ -287,23 +285,7 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
             kernels_.stacked_rows(ceil_div(e[1] - h, stack.step), e[2], slot.source + at, stack.step * row, offset,
                                   columns, height, w + t, results + at, k0 + t > 0);
           }
-      };
-      if (stack.blocks == 0) {
-        const Index products = k * s.taps, step = straight(products);
-        for (Index t = 0; t < products; t += step) add(t, std::min(step, products - t), 1);
-        continue;
-      }
-      const Index planes = k * static_cast<Index>(s.phase[0]->offset.size()), together = stack.together(planes);
-      for (Index i = 0, t = 0; i < planes; i += together)
-        for (Index j = 0; j < stack.blocks; ++j) {
-          const Index columns = together * stack.columns, height = stack.block(j).size();
-          const Index step = straight_columns(columns, height);
-          for (Index c = 0; c < columns; c += step) {
-            const Index now = std::min(step, columns - c);
-            add(t, now, height);
-            t += now * height;
-          }
-        }
+      });
       continue;
     }
     const auto inside = [&](std::size_t a, Index q, Index offset) {

@@ -12,13 +12,10 @@ namespace convbwd {
 /// pixel has several results, too: how many there are depends on the size of the image, which must not change its bits.
 struct Stack {
   Index step = 0, height = 0;
-  bool up = false;    // the first tap along h is the lowest one
-  Index blocks = 0;   // of rows; none where taps lie otherwise
-  Index columns = 0;  // of a block
+  bool up = false;   // the first tap along h is the lowest one
+  Index blocks = 0;  // of rows; none where taps lie otherwise
 
   Range block(Index i) const { return {i * height / blocks, (i + 1) * height / blocks}; }
-  /// Blocks whose columns have one height in all of so many planes: all of them, or those of one plane.
-  Index together(Index planes) const { return blocks == 1 ? planes : 1; }
   /// Whether rows of so many results a pixel are worth computing together. Sums of few pixels wait for their products:
   /// rows of 16 with 3 taps took as long as one by one, rows of 28 with 2 taps 1.07 times as long (Zen 5).
   bool serves(Index results, Index rows, Index width) const {
@@ -39,37 +36,42 @@ inline Stack stack_of(const PhaseSet& s, Index channels, Index src_step) {
   for (std::size_t h = 2; h < offset.size(); ++h)
     if (offset[h] - offset[h - 1] != step) return {};
   if (step % src_step != 0) return {};
-  return {std::abs(step) / src_step, height, step < 0, ceil_div(height, kHighest),
-          static_cast<Index>(s.phase[2]->offset.size())};
+  return {std::abs(step) / src_step, height, step < 0, ceil_div(height, kHighest)};
 }
-/// Of so many columns of a block, those that are summed straight.
-inline Index straight_columns(Index columns, Index height) { return straight(columns * height) / height; }
 
-/// Calls f(part, d, h, w) for the taps of a set by their numbers along each axis, in the order of sums over one
-/// channel. Those of a part are summed straight.
+/// Calls f(d, h, w) for the taps of a set by their numbers along each axis, in the order of sums over one channel.
 template <class F>
 void each_tap(const PhaseSet& s, const Stack& stack, F&& f) {
-  if (s.taps == 0) return;
-  const auto size = [&](std::size_t axis) { return static_cast<Index>(s.phase[axis]->offset.size()); };
-  if (stack.blocks == 0) {
-    const Index step = straight(s.taps);
-    Index place = 0;
-    for (Index d = 0; d < size(0); ++d)
-      for (Index h = 0; h < size(1); ++h)
-        for (Index w = 0; w < size(2); ++w) f(place++ / step, d, h, w);
-    return;
+  const auto size = [&](std::size_t axis) { return s.phase[axis]->offset.size(); };
+  for (std::size_t d = 0; d < size(0); ++d) {
+    if (stack.blocks == 0)
+      for (std::size_t h = 0; h < size(1); ++h)
+        for (std::size_t w = 0; w < size(2); ++w) f(d, h, w);
+    for (Index i = 0; i < stack.blocks; ++i)
+      for (std::size_t w = 0; w < size(2); ++w)
+        for (Index h = stack.block(i).begin; h < stack.block(i).end; ++h)
+          f(d, static_cast<std::size_t>(stack.up ? stack.height - 1 - h : h), w);
   }
-  Index part = 0, column = 0;
-  for (Index d = 0; d < size(0); ++d)
-    for (Index i = 0; i < stack.blocks; ++i) {
-      const Range rows = stack.block(i);
-      const Index most = straight_columns(stack.together(size(0)) * size(2), rows.size());
-      for (Index w = 0; w < size(2); ++w, ++column) {
-        if (column == most) ++part, column = 0;
-        for (Index h = rows.begin; h < rows.end; ++h) f(part, d, stack.up ? stack.height - 1 - h : h, w);
-      }
-      if (stack.blocks > 1) ++part, column = 0;
+}
+
+/// Calls f(first, columns, height) for the straight sums over so many source channels: columns of taps from tap `first`
+/// on, in that order, channel by channel.
+template <class F>
+void each_straight_sum(const PhaseSet& s, const Stack& stack, Index channels, F&& f) {
+  Index first = 0;
+  const auto cut = [&](Index columns, Index height) {
+    const Index most = straight(columns * height) / height;
+    for (Index c = 0; c < columns; c += most) {
+      const Index now = std::min(most, columns - c);
+      f(first, now, height);
+      first += now * height;
     }
+  };
+  const Index planes = channels * static_cast<Index>(s.phase[0]->offset.size()),
+              width = static_cast<Index>(s.phase[2]->offset.size());
+  if (s.taps == 0) return;
+  if (stack.blocks < 2) return stack.blocks ? cut(planes * width, stack.height) : cut(channels * s.taps, 1);
+  for (Index i = 0; i < planes * stack.blocks; ++i) cut(width, stack.block(i % stack.blocks).size());
 }
 
 }  // namespace convbwd
