@@ -118,8 +118,9 @@ template <class T>
 void interleave(benchmark::State& state, const KernelSet<T>& set) {
   const std::vector<T> even = numbers<T>(kPixels), odd = numbers<T>(kPixels);
   std::vector<T> dst(2 * kPixels);
+  const T* const sources[] = {even.data(), odd.data()};
   for (auto _ : state) {
-    set.interleave(dst.data(), 0, even.data(), odd.data(), 0, 1, 2 * kPixels);
+    set.interleave(dst.data(), 0, sources, 1, 0, 1, 2 * kPixels);
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(state.iterations() * 2 * kPixels);

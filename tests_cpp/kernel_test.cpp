@@ -454,14 +454,18 @@ TEST_P(Kernels, InterleaveAlternates) {
     using T = decltype(zero);
     Random random(5);
     for (std::int64_t n = 0; n < 140; ++n)
-      for (const std::int64_t rows : {1, 3}) {
-        const std::int64_t lds = (n + 1) / 2 + 2, ldd = n + 1;
-        const std::vector<T> even = integers<T>(random, rows * lds), odd = integers<T>(random, rows * lds);
-        Memory<T> got(rows * ldd), expected(rows * ldd);
-        plain::interleave(expected.data(), ldd, even.data(), odd.data(), lds, rows, n);
-        set.interleave(got.data(), ldd, even.data(), odd.data(), lds, rows, n);
-        ASSERT_TRUE(got == expected) << rows << " rows of " << n;
-      }
+      for (const std::int64_t rows : {1, 3})
+        for (const std::int64_t turns : {1, 2}) {
+          const std::int64_t lds = (n + 1) / 2 + 2, ldd = n + 1;
+          std::vector<std::vector<T>> data;
+          std::vector<const T*> sources;
+          for (std::int64_t i = 0; i < 2 * turns; ++i)
+            sources.push_back(data.emplace_back(integers<T>(random, rows * lds)).data());
+          Memory<T> got(rows * ldd), expected(rows * ldd);
+          plain::interleave(expected.data(), ldd, sources.data(), turns, lds, rows, n);
+          set.interleave(got.data(), ldd, sources.data(), turns, lds, rows, n);
+          ASSERT_TRUE(got == expected) << rows << " rows of " << n << " in " << turns << " turns";
+        }
   });
 }
 

@@ -131,39 +131,70 @@ double rows_cycles(Index vectors, Index results, const KernelSet<T>& kernels) {
   return cycles;
 }
 
-// Cycles of a Rows and of a Gather pass. The factors were fitted to 300 problems of up to 32 results a pixel on an
-// Emerald Rapids (AVX-512 float32). The slower of the two is chosen by mistake for one in 10: that costs all of them
-// 2.3 % on average.
+// Cycles of operands that come from memory.
+template <class T>
+double far_cycles(const Problem& p, double element) {
+  constexpr double kFarElements = (12 << 20) / sizeof(T);
+  const auto elements = static_cast<double>(p.n * p.groups * (p.ci * p.x_plane() + p.co * p.y_plane()));
+  return elements > kFarElements ? element * elements : 0;
+}
+
+// Cycles of a Rows and of a Gather pass. The factors were fitted to 701 results of problems in one to three dimensions,
+// of up to 32 channels on one side and 128 on the other, 1 to 32 images, 1 to 108 groups (Zen 5, AVX-512 float32). The
+// slower of the two is chosen for one in 12, which costs all of them 1.4 % on average.
 template <class T>
 double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
-  constexpr double kProduct = 1.4, kSum = 4.3, kCall = 1020, kCopied = 0.41, kJoined = 1.3, kSplit = 0.72;
+  constexpr double kProduct = 0.71, kSum = 5.4, kCall = 215, kCopied = 0.5, kRow = 4.6, kImage = 320;
+  constexpr double kWeight = 3.6, kListed = 1.5;  // of several channels, and of one
+  constexpr double kElement = 0.25;
+  constexpr double kJoined = 0.64, kSplit = 1.05;  // elements that are not put together, or split, in pairs
   const Problem& p = spec.problem;
   const bool to_x = spec.unknown == Unknown::x;
   const Index sources = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
+  const Index3 &source = to_x ? p.y : p.x, &result = to_x ? p.x : p.y;
   const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
   const Planes planes(maps, most_pixels(maps));
-  double cycles = kCopied * static_cast<double>(sources * planes.channel());
-  for (const PhaseSet& s : phase_sets(maps)) {
+  const Index copied = sources * planes.channel(), weights = sources * results * p.taps();
+  double cycles = kImage + kCopied * static_cast<double>(copied) +
+                  kRow * static_cast<double>(sources * source[0] * source[1] + results * result[0] * result[1]);
+  const std::vector<PhaseSet> sets = phase_sets(maps);
+  Index stored = 0;  // elements of results, which leave the rest of a box to a chunk of the sources
+  for (const PhaseSet& s : sets) stored += s.taps ? s.columns(results) * planes.plane() * most_pixels(maps)[0] : 0;
+  const Index least = std::max<Index>(4, kStraight / p.taps());
+  Index chunk = sources;
+  while ((copied / sources * chunk + stored) * static_cast<Index>(sizeof(T)) > kBoxBytes && chunk > least)
+    chunk = std::max(least, ceil_div(chunk, 2));
+  const Index chunks = ceil_div(sources, chunk);
+  bool holes = false;
+  for (const PhaseSet& s : sets) {
     const Index depth = s.phase[0]->count, height = s.phase[1]->count, width = s.phase[2]->count;
+    holes |= s.taps == 0;
     if (s.taps == 0 || depth * height * width == 0) continue;
     const Index vectors = ceil_div((depth - 1) * planes.plane() + (height - 1) * planes.row() + width, kernels.lanes);
-    const Index columns = s.columns(results), products = sources * s.taps, sums = ceil_div(products, kStraight);
+    const Index columns = s.columns(results), products = sources * s.taps,
+                sums = chunks * ceil_div(chunk * s.taps, kStraight);
     cycles += kProduct * rows_cycles(vectors, columns, kernels) * static_cast<double>(products) *
                   stacked(s, results, maps[1].src_step, static_cast<double>(planes.row()) / static_cast<double>(width),
                           kernels.lanes) +
               static_cast<double>(sums) * (kSum * static_cast<double>(vectors * columns) +
                                            kCall * static_cast<double>(ceil_div(columns, kernels.rows_mr)));
   }
-  if (p.stride[0] * p.stride[1] * p.stride[2] > 1)
-    cycles += to_x ? kJoined * static_cast<double>(results * p.x_plane())
-                   : kSplit * static_cast<double>(sources * p.x_plane());
-  return static_cast<double>(p.n * p.groups) * cycles;
+  const bool pairs = p.stride[2] == 2 && !(to_x && holes);
+  if (p.stride[0] * p.stride[1] * p.stride[2] > 1 && !pairs)
+    cycles += (to_x ? kJoined : kSplit) * static_cast<double>((to_x ? results : sources) * p.x_plane());
+  const RowsBatch batch = rows_batch(p, kernels.lanes, 1, chunks == 1);
+  const Index sharing = chunks == 1 && !batch.image_by_image ? std::min(p.n, batch.images) : 1;
+  const double packed = results == 1 ? kListed : kWeight;
+  return static_cast<double>(p.n * p.groups) *
+             (cycles + packed * static_cast<double>(weights) / static_cast<double>(sharing)) +
+         far_cycles<T>(p, kElement);
 }
 
 template <class T>
 double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   constexpr double kBox = 480, kTile = 8;  // pixels
-  constexpr double kProduct = 1.36, kRectangle = 127, kPixel = 19, kPacked = 0.5, kScattered = 2, kPass = 1030;
+  constexpr double kProduct = 1, kTiles = 25, kRectangle = 72, kPixel = 8.4, kPacked = 0.46, kScattered = 2.7,
+                   kGroup = 790, kPass = 600, kElement = 0.1;
   const Problem& p = spec.problem;
   const bool to_x = spec.unknown == Unknown::x;
   const Index sources = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
@@ -192,10 +223,12 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
           const double product =
               whole * std::max(kLatency, kTile * vectors / 2) + (rest > 0 ? std::max(kLatency, rest * vectors / 2) : 0);
           const auto taps = static_cast<double>(d.inside.size() * h.inside.size() * w.inside.size());
-          cycles += kProduct * product * taps * static_cast<double>(sources) + boxes * kRectangle;
+          cycles += kProduct * product * taps * static_cast<double>(sources) +
+                    boxes * (kRectangle + kTiles * std::ceil(pixels / boxes / kTile) * vectors);
         }
   }
-  return kPass + turns * cycles + kPixel * images * static_cast<double>(p.groups * (to_x ? p.x_plane() : p.y_plane()));
+  return kPass + kGroup * static_cast<double>(p.groups) + turns * cycles + far_cycles<T>(p, kElement) +
+         kPixel * images * static_cast<double>(p.groups * (to_x ? p.x_plane() : p.y_plane()));
 }
 
 // Cycles of a GatherWeights and of a Dots pass. The factors were fitted to 286 problems in one to three dimensions, of
@@ -262,6 +295,19 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
 }
 
 }  // namespace
+
+RowsBatch rows_batch(const Problem& p, Index lanes, Index boxes, bool whole) {
+  constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
+  // Vectors that a packed weight is to meet. Where a channel has its own, 2048 rows of 256 pixels, 8 images, take 0.45
+  // of the time with as few (Zen 5).
+  const Index met = (p.depthwise() ? 8 : 64) * lanes;
+  const Index images = p.n * p.groups * boxes, weights = p.taps() * p.ci * p.co;
+  const Index products = std::max<Index>(1, p.y_plane() * weights / boxes);
+  const bool image_by_image = met * weights <= products;
+  const Index packing = whole && !image_by_image ? std::min(64 * lanes * weights, p.n * products) : 0;
+  return {std::clamp<Index>(std::max(kTaskProducts, packing) / products, 1, std::max<Index>(1, images / 16)),
+          image_by_image};
+}
 
 Problem exchanged(const Problem& p) {
   Problem e = p;

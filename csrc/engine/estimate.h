@@ -19,6 +19,15 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 template <class T>
 double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 
+/// Images that a task of rows takes, of one group after the other: so packed weights serve several, as long as chunks
+/// hold the `whole` of their source channels. Where weights serve enough pixels anyway, images are taken as they lie in
+/// memory, group by group.
+struct RowsBatch {
+  Index images;
+  bool image_by_image;
+};
+RowsBatch rows_batch(const Problem& p, Index lanes, Index boxes, bool whole);
+
 /// The sums for unknown w with x for y and y for x, both of which step by one: taps go backwards.
 Problem exchanged(const Problem& p);
 /// Results that a pixel has in a group, those of all taps of a patch together; up to kFewChannels are few.

@@ -5,17 +5,13 @@
 // Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
 #include <sstream>
 
-#include "engine/pass.h"
+#include "engine/estimate.h"
 #include "engine/planes.h"
 #include "engine/stack.h"
 
 namespace convbwd {
 namespace {
 
-constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
-constexpr Index kPacking = 64;  // vectors that a packed weight is to meet: more images share a task until then
-// The same, where a channel has its own: 2048 rows of 256 pixels, 8 images, take 0.45 of the time (Zen 5).
-constexpr Index kPackingAlone = 8;
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
@@ -66,8 +62,8 @@ class Rows final : public SlottedPass {
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
   Planes planes_;
   Index pitch_ = 0;  // of a row of results
-  Index chunk_ = 1, boxes_ = 1, batch_ = 1;
-  bool image_by_image_ = false;  // images are computed as they lie in memory, whose groups have weights of their own
+  Index chunk_ = 1, boxes_ = 1;
+  RowsBatch batch_{1, false};
 };
 
 template <class T>
@@ -171,12 +167,8 @@ bool Rows<T>::plan() {
         for (Index m = m0; m < m1; ++m) order_.push_back(tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]);
       block_sizes_.push_back((m1 - m0) * sets_[set].taps);
     }
-  const Index weights = p.taps() * cs_ * cd_, products = std::max<Index>(1, p.y_plane() * weights / boxes_);
-  image_by_image_ = (p.depthwise() ? kPackingAlone : kPacking) * kernels_.lanes * weights <= products;
-  const Index packing =
-      chunk_ == cs_ && !image_by_image_ ? std::min(kPacking * kernels_.lanes * weights, p.n * products) : 0;
-  batch_ = std::clamp<Index>(std::max(kTaskProducts, packing) / products, 1, std::max<Index>(1, images * boxes_ / 16));
-  return share(ceil_div(images, batch_) * boxes_, 0, bytes);
+  batch_ = rows_batch(p, kernels_.lanes, boxes_, chunk_ == cs_);
+  return share(ceil_div(images, batch_.images) * boxes_, 0, bytes);
 }
 
 template <class T>
@@ -356,15 +348,15 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
   const bool copied = !plain_ || o.bias.data || !in_place(image) || !in_place(destination);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const PixelBox b = pixel_box(i % boxes_, count_, box_q_);
-    const Index begin = i / boxes_ * batch_, end = std::min(begin + batch_, images);
+    const Index begin = i / boxes_ * batch_.images, end = std::min(begin + batch_.images, images);
     Carver carver(this->slot(workspace, number));
     const Slot slot = carve(carver);
     planes_.locate(image, b.q0, planes_.size(), slot.parts);
     Index packed = -1;
     bool finite = true;
     for (Index image_number = begin; image_number < end; ++image_number) {
-      const Index g = image_by_image_ ? image_number % p.groups : image_number / p.n;
-      const Index n = image_by_image_ ? image_number / p.groups : image_number % p.n;
+      const Index g = batch_.image_by_image ? image_number % p.groups : image_number / p.n;
+      const Index n = batch_.image_by_image ? image_number / p.groups : image_number % p.n;
       for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
         const Index k = std::min(chunk_, cs_ - k0);
         if (g != packed || chunk_ < cs_) finite = pack(o.w, packed = g, k0, k, slot);
@@ -398,7 +390,7 @@ std::string Rows<T>::explain() const {
   std::ostringstream s;
   s << "rows " << (to_x_ ? "x" : "y") << " (" << kernels_.name << "): " << sets_.size() << " phase sets, boxes of "
     << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels, " << cd_ << " channels of a group, chunks of "
-    << chunk_ << " of " << cs_ << " source channels, " << batch_ << " images a task; " << effort();
+    << chunk_ << " of " << cs_ << " source channels, " << batch_.images << " images a task; " << effort();
   return s.str();
 }
 

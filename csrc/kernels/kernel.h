@@ -134,9 +134,9 @@ struct KernelSet {
   TransposeFn<T> transpose[kTypes];
   PadFn<T> pad[kTypes];
   void (*store[kTypes])(void* dst, const T* src, std::int64_t n);
-  /// dst[r*ldd + i] = (i % 2 ? odd : even)[r*lds + i/2] for i < n
-  void (*interleave)(T* dst, std::ptrdiff_t ldd, const T* even, const T* odd, std::ptrdiff_t lds, std::int64_t rows,
-                     std::int64_t n);
+  /// dst[r*ldd + i] = sources[r % turns * 2 + i % 2][r / turns * lds + i / 2] for r < rows, i < n
+  void (*interleave)(T* dst, std::ptrdiff_t ldd, const T* const* sources, std::int64_t turns, std::ptrdiff_t lds,
+                     std::int64_t rows, std::int64_t n);
   double (*sum)(const T* p, std::int64_t n);  // in 64 interleaved sums
   /// The largest magnitude over the mean of those that are not zero, or over that of all where this gives no more than
   /// `enough`; NaN where something, or their sum, is not finite. Whole vectors.

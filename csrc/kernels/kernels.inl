@@ -194,10 +194,14 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
 }
 
 template <class T>
-void interleave(T* dst, std::ptrdiff_t ldd, const T* even, const T* odd, std::ptrdiff_t lds, std::int64_t rows,
-                std::int64_t n) {
+void interleave(T* dst, std::ptrdiff_t ldd, const T* const* sources, std::int64_t turns, std::ptrdiff_t lds,
+                std::int64_t rows, std::int64_t n) {
   constexpr int L = Vec<T>::lanes;
-  for (; rows > 0; --rows, dst += ldd, even += lds, odd += lds) {
+  std::int64_t turn = 0;
+  std::ptrdiff_t at = 0;
+  for (; rows > 0; --rows, dst += ldd) {
+    const T *even = sources[2 * turn] + at, *odd = sources[2 * turn + 1] + at;
+    if (++turn == turns) turn = 0, at += lds;
     std::int64_t i = 0;
     for (; i + 2 * L <= n; i += 2 * L) {
       const V<T> a = loadu(even + i / 2), b = loadu(odd + i / 2);

@@ -145,12 +145,10 @@ void store(void* dst, const T* src, std::int64_t n) {
 }
 
 template <class T>
-void interleave(T* dst, std::ptrdiff_t ldd, const T* even, const T* odd, std::ptrdiff_t lds, std::int64_t rows,
-                std::int64_t n) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t i = 0; 2 * i < n; ++i) dst[r * ldd + 2 * i] = even[r * lds + i];
-    for (std::int64_t i = 0; 2 * i + 1 < n; ++i) dst[r * ldd + 2 * i + 1] = odd[r * lds + i];
-  }
+void interleave(T* dst, std::ptrdiff_t ldd, const T* const* sources, std::int64_t turns, std::ptrdiff_t lds,
+                std::int64_t rows, std::int64_t n) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t i = 0; i < n; ++i) dst[r * ldd + i] = sources[r % turns * 2 + i % 2][r / turns * lds + i / 2];
 }
 
 template <class T>
