@@ -248,7 +248,7 @@ TEST(GatherWeights, SumsAsOtherLayoutsDo) {
     for (const KernelSet<float>* set : sets)
       for (const std::size_t budget : {kNoLimit, std::size_t{64} << 10}) {
         std::vector<double> expected;
-        for (const Layout layout : {Layout::gaps, Layout::permuted, Layout::dense}) {
+        for (const Layout layout : {Layout::gaps, Layout::apart, Layout::permuted, Layout::dense}) {
           Random random(30);
           const DType t = DType::float32;
           Call call(p, Unknown::w, {t, t, t}, {Layout::dense, layout, Layout::dense});

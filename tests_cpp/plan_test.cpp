@@ -283,6 +283,8 @@ INSTANTIATE_TEST_SUITE_P(
                "rows x", "dots w"},
         Choice{"DepthwiseSmall", problem(1, 64, 1, 1, {1, 7, 7}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "lanes y",
                "lanes x", "lanes w"},
+        Choice{"SmallGroups", problem(16, 55, 8, 8, {1, 14, 14}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}),
+               "gather y", "rows x", "gather w"},
         Choice{"Patches", problem(1, 1, 3, 64, {1, 160, 160}, {1, 16, 16}, {1, 16, 16}), "gather y", "gather x",
                "gather w"},
         Choice{"FirstLayer", problem(1, 1, 3, 32, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "gather y",

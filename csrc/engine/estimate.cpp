@@ -145,7 +145,7 @@ double far_cycles(const Problem& p, double element) {
 template <class T>
 double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   constexpr double kProduct = 0.71, kSum = 5.4, kCall = 215, kCopied = 0.5, kRow = 4.6, kImage = 320;
-  constexpr double kWeight = 3.6, kListed = 1.5;  // of several channels, and of one
+  constexpr double kWeight = 3.6, kListed = 1.5;  // packing a weight of several channels of results, and of one
   constexpr double kElement = 0.25;
   constexpr double kJoined = 0.64, kSplit = 1.05;  // elements that are not put together, or split, in pairs
   const Problem& p = spec.problem;
@@ -153,16 +153,17 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   const Index sources = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
   const Index3 &source = to_x ? p.y : p.x, &result = to_x ? p.x : p.y;
   const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
-  const Planes planes(maps, most_pixels(maps));
-  const Index copied = sources * planes.channel(), weights = sources * results * p.taps();
-  double cycles = kImage + kCopied * static_cast<double>(copied) +
+  const Index3 pixels = most_pixels(maps);
+  const Planes planes(maps, pixels);
+  double cycles = kImage + kCopied * static_cast<double>(sources * planes.channel()) +
                   kRow * static_cast<double>(sources * source[0] * source[1] + results * result[0] * result[1]);
   const std::vector<PhaseSet> sets = phase_sets(maps);
-  Index stored = 0;  // elements of results, which leave the rest of a box to a chunk of the sources
-  for (const PhaseSet& s : sets) stored += s.taps ? s.columns(results) * planes.plane() * most_pixels(maps)[0] : 0;
+  // Results leave the rest of a box to a chunk of the sources. (Boxes that are cut along d are left out.)
+  Index stored = 0;
+  for (const PhaseSet& s : sets) stored += s.taps ? s.columns(results) * planes.plane() * pixels[0] : 0;
   const Index least = std::max<Index>(4, kStraight / p.taps());
   Index chunk = sources;
-  while ((copied / sources * chunk + stored) * static_cast<Index>(sizeof(T)) > kBoxBytes && chunk > least)
+  while ((planes.channel() * chunk + stored) * static_cast<Index>(sizeof(T)) > kBoxBytes && chunk > least)
     chunk = std::max(least, ceil_div(chunk, 2));
   const Index chunks = ceil_div(sources, chunk);
   bool holes = false;
@@ -179,14 +180,12 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
               static_cast<double>(sums) * (kSum * static_cast<double>(vectors * columns) +
                                            kCall * static_cast<double>(ceil_div(columns, kernels.rows_mr)));
   }
-  const bool pairs = p.stride[2] == 2 && !(to_x && holes);
-  if (p.stride[0] * p.stride[1] * p.stride[2] > 1 && !pairs)
+  if (p.stride[2] > 2 || (p.stride[2] == 2 && to_x && holes))
     cycles += (to_x ? kJoined : kSplit) * static_cast<double>((to_x ? results : sources) * p.x_plane());
   const RowsBatch batch = rows_batch(p, kernels.lanes, 1, chunks == 1);
   const Index sharing = chunks == 1 && !batch.image_by_image ? std::min(p.n, batch.images) : 1;
-  const double packed = results == 1 ? kListed : kWeight;
-  return static_cast<double>(p.n * p.groups) *
-             (cycles + packed * static_cast<double>(weights) / static_cast<double>(sharing)) +
+  const double packing = (results == 1 ? kListed : kWeight) * static_cast<double>(sources * results * p.taps());
+  return static_cast<double>(p.n * p.groups) * (cycles + packing / static_cast<double>(sharing)) +
          far_cycles<T>(p, kElement);
 }
 
@@ -298,14 +297,14 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
 
 RowsBatch rows_batch(const Problem& p, Index lanes, Index boxes, bool whole) {
   constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
-  // Vectors that a packed weight is to meet. Where a channel has its own, 2048 rows of 256 pixels, 8 images, take 0.45
-  // of the time with as few (Zen 5).
-  const Index met = (p.depthwise() ? 8 : 64) * lanes;
-  const Index images = p.n * p.groups * boxes, weights = p.taps() * p.ci * p.co;
-  const Index products = std::max<Index>(1, p.y_plane() * weights / boxes);
-  const bool image_by_image = met * weights <= products;
-  const Index packing = whole && !image_by_image ? std::min(64 * lanes * weights, p.n * products) : 0;
-  return {std::clamp<Index>(std::max(kTaskProducts, packing) / products, 1, std::max<Index>(1, images / 16)),
+  constexpr Index kPacking = 64;  // vectors that a packed weight is to meet: more images share a task until then
+  // The same, where a channel has its own: 2048 rows of 256 pixels, 8 images, take 0.45 of the time (Zen 5).
+  constexpr Index kPackingAlone = 8;
+  const bool image_by_image = (p.depthwise() ? kPackingAlone : kPacking) * lanes * boxes <= p.y_plane();
+  const Index products = std::max<Index>(1, p.y_plane() * p.taps() * p.ci * p.co / boxes);
+  const Index sharing = whole && !image_by_image ? std::min(kPacking * lanes * boxes / p.y_plane(), p.n) : 0;
+  return {std::clamp<Index>(std::max(kTaskProducts / products, sharing), 1,
+                            std::max<Index>(1, p.n * p.groups * boxes / 16)),
           image_by_image};
 }
 

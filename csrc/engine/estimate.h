@@ -1,4 +1,5 @@
-// Layer engine: what direct passes are expected to cost, and which gathering kernel serves them.
+// Layer engine: what direct passes are expected to cost, and what follows: which of them serve, with which kernel, and
+// how many images share packed weights.
 #pragma once
 
 #include "engine/pass.h"
@@ -19,9 +20,9 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 template <class T>
 double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 
-/// Images that a task of rows takes, of one group after the other: so packed weights serve several, as long as chunks
-/// hold the `whole` of their source channels. Where weights serve enough pixels anyway, images are taken as they lie in
-/// memory, group by group.
+/// Images that a task of rows takes, of one group after the other, a box of the `boxes` of each: so packed weights
+/// serve several, as long as chunks hold the `whole` of their source channels. Where weights serve enough pixels
+/// anyway, images are taken as they lie in memory, group by group.
 struct RowsBatch {
   Index images;
   bool image_by_image;

@@ -66,15 +66,15 @@ void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count,
   const bool whole = count == 1 && step == 1 && streams[0].data && bias == T{};
   const bool pairs = in_pairs(streams, count, step);
   Index length = to.positions.size();
-  const auto put_together = [&](T* row, Index at, Index rows) {
+  const auto put_together = [&](T* row, Index next, Index at, Index rows) {
     const T* const sources[] = {streams[0].data + at, streams[1].data + at};
-    k.interleave(row, to.next, sources, 1, pitch, rows, length);
+    k.interleave(row, next, sources, 1, pitch, rows, length);
   };
   if (whole && to.stride == 1 && pitch == length && to.next == length) length *= to.count, to.count = 1;
   if (in_place && whole)
     return k.pad[static_cast<int>(dtype)](reinterpret_cast<T*>(to.data), to.next, streams[0].data, pitch, 1, to.count,
                                           0, length, 0);
-  if (in_place && pairs) return put_together(reinterpret_cast<T*>(to.data), 0, to.count);
+  if (in_place && pairs) return put_together(reinterpret_cast<T*>(to.data), to.next, 0, to.count);
   for (Index r = 0, at = 0; r < to.count; ++r, at += pitch, to.data = advance(to.data, dtype, to.next)) {
     if (cleared && !whole) {
       for (const Stream<T>* s = streams; s != streams + count; ++s)
@@ -88,7 +88,7 @@ void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count,
     if (whole) {
       row = streams[0].data + at;
     } else if (pairs) {
-      put_together(together, at, 1);
+      put_together(together, 0, at, 1);
     } else {
       std::fill(together, together + length, T{});
       for (const Stream<T>* s = streams; s != streams + count; ++s)
@@ -118,39 +118,38 @@ bool store_turns(const KernelSet<T>& k, const FlatResults& f, const PhaseSet* se
                  const View& d) {
   const auto& maps = *f.maps;
   if (maps[1].dst_step != 2 || maps[2].dst_step != 2 || d.stride[4] != 1 || d.dtype != compute_dtype<T>) return false;
+  const std::vector<Phase::Member>& deep = sets->phase[0]->members;
   struct Turn {
     const T* data;
-    Index channel, member;  // elements from one to the next, of members along d
+    Index next;  // elements from one member along d to the next, then from a channel to the next
   };
   std::array<Turn, 4> turns{};
   for (const PhaseSet* s = sets; s != sets + count; ++s) {
     if (s->taps == 0) return false;
-    const auto& [fd, fh, fw] = s->phase;
-    const Index channel = s->members * f.pitch, member = channel / static_cast<Index>(fd->members.size());
     const T* data = results;
-    for (const auto& mh : fh->members)
-      for (const auto& mw : fw->members) {
-        turns[static_cast<std::size_t>(2 * mh.first + mw.first)] = {data, channel, member};
+    for (const auto& mh : s->phase[1]->members)
+      for (const auto& mw : s->phase[2]->members) {
+        turns[static_cast<std::size_t>(2 * mh.first + mw.first)] = {
+            data, s->members / static_cast<Index>(deep.size()) * f.pitch};
         data += f.pitch;
       }
-    results += f.channels * channel;
+    results += s->columns(f.channels) * f.pitch;
   }
   if (std::any_of(turns.begin(), turns.end(), [](const Turn& t) { return !t.data; })) return false;
   const auto positions = f.box.positions(maps);
-  const Index planes = f.box.extent(*sets)[0];
+  const Index depth = f.box.extent(*sets)[0];
+  Index block = 0;
   for (Index c = 0; c < f.channels; ++c)
-    for (Index q = 0; q < planes; ++q) {
-      Index number = 0;
-      for (const auto& md : sets->phase[0]->members) {
-        std::array<const T*, 4> plane;
-        for (std::size_t i = 0; i < 4; ++i)
-          plane[i] = turns[i].data + c * turns[i].channel + number * turns[i].member + q * f.plane;
-        ++number;
+    for (const auto& md : deep) {
+      for (Index q = 0; q < depth; ++q) {
+        std::array<const T*, 4> sources;
+        for (std::size_t i = 0; i < 4; ++i) sources[i] = turns[i].data + block * turns[i].next + q * f.plane;
         const Index at = d.offset(
             {0, c, positions[0].begin + q * maps[0].dst_step + md.first, positions[1].begin, positions[2].begin});
-        k.interleave(static_cast<T*>(d.data) + at, d.stride[3], plane.data(), 2, f.row, positions[1].size(),
+        k.interleave(static_cast<T*>(d.data) + at, d.stride[3], sources.data(), 2, f.row, positions[1].size(),
                      positions[2].size());
       }
+      ++block;
     }
   return true;
 }
@@ -166,10 +165,10 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
   const std::size_t per_row = maps[2].phases.size();
   const std::size_t per_plane = per_row * maps[1].phases.size();
   const bool cleared = !bias.data && clear_sparse(d, 1, f.channels, *f.sets, maps, f.box);
-  bool stored = false;
-  for (std::size_t first = 0; first < f.sets->size(); first += per_row) {
+  for (std::size_t first = 0, taken = per_row; first < f.sets->size(); first += taken) {
     const PhaseSet* const sets = f.sets->data() + first;
-    if (first % per_plane == 0) stored = !bias.data && store_turns(k, f, sets, per_plane, results, d);
+    const bool stored = first % per_plane == 0 && !bias.data && store_turns(k, f, sets, per_plane, results, d);
+    taken = stored ? per_plane : per_row;
     if (cleared && no_taps(sets, per_row)) continue;
     const auto& [fd, fh, unused] = sets->phase;
     const Index3 e = f.box.extent(*sets);
@@ -201,8 +200,8 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
           }
         }
     }
-    for (const PhaseSet* s = sets; s != sets + per_row; ++s)
-      if (s->taps) results += f.channels * s->members * f.pitch;
+    for (const PhaseSet* s = sets; s != sets + taken; ++s)
+      if (s->taps) results += s->columns(f.channels) * f.pitch;
   }
 }
 

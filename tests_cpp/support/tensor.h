@@ -18,10 +18,20 @@ inline constexpr DType kDTypeList[] = {CONVBWD_TYPE_LIST(CONVBWD_NAME)};  // ope
 #undef CONVBWD_NAME
 inline constexpr int kResultDTypes = 6;  // of them, what tensors may have
 
-/// blocked has axis 1 in blocks of four. broadcast and expanded have zero strides, which only operands may have; the
-/// last result layout is kResultLayouts - 1.
-enum class Layout : std::uint8_t { dense, channels_last, reversed, gaps, permuted, blocked, broadcast, expanded };
-inline constexpr int kLayouts = 8, kResultLayouts = 6;
+/// apart has rows of adjacent elements, blocked axis 1 in blocks of four. broadcast and expanded have zero strides,
+/// which only operands may have; the last result layout is kResultLayouts - 1.
+enum class Layout : std::uint8_t {
+  dense,
+  channels_last,
+  reversed,
+  gaps,
+  apart,
+  permuted,
+  blocked,
+  broadcast,
+  expanded
+};
+inline constexpr int kLayouts = 9, kResultLayouts = 7;
 
 /// Calls f(element type{}) for a dtype.
 template <class F>
@@ -121,9 +131,10 @@ class TestTensor {
     if (layout == Layout::permuted) order = {0, 3, 1, 4, 2};
     Index5 stride;
     Index step = layout == Layout::gaps ? 2 : 1;
+    const Index gap = layout == Layout::gaps || layout == Layout::apart ? 1 : 0;
     for (const std::size_t a : order) {
       stride[a] = layout == Layout::reversed ? -step : step;
-      step *= size[a] + (layout == Layout::gaps ? 1 : 0);
+      step *= size[a] + gap;
     }
     if (layout == Layout::blocked) {
       const Index plane = size[3] * size[4] * kBlock, depth = (size[1] + kBlock - 1) / kBlock * plane;
