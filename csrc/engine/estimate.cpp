@@ -161,7 +161,7 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   // Results leave the rest of a box to a chunk of the sources. (Boxes that are cut along d are left out.)
   Index stored = 0;
   for (const PhaseSet& s : sets) stored += s.taps ? s.columns(results) * planes.plane() * pixels[0] : 0;
-  const Index least = std::max<Index>(4, kStraight / p.taps());
+  const Index least = least_rows_chunk(p);
   Index chunk = sources;
   while ((planes.channel() * chunk + stored) * static_cast<Index>(sizeof(T)) > kBoxBytes && chunk > least)
     chunk = std::max(least, ceil_div(chunk, 2));
@@ -307,6 +307,8 @@ RowsBatch rows_batch(const Problem& p, Index lanes, Index boxes, bool whole) {
                             std::max<Index>(1, p.n * p.groups * boxes / 16)),
           image_by_image};
 }
+
+Index least_rows_chunk(const Problem& p) { return std::max<Index>(4, kStraight / p.taps()); }
 
 Problem exchanged(const Problem& p) {
   Problem e = p;

@@ -28,6 +28,8 @@ struct RowsBatch {
   bool image_by_image;
 };
 RowsBatch rows_batch(const Problem& p, Index lanes, Index boxes, bool whole);
+/// Source channels that make a straight sum of rows: chunks hold no fewer while boxes have rows to lose.
+Index least_rows_chunk(const Problem& p);
 
 /// The sums for unknown w with x for y and y for x, both of which step by one: taps go backwards.
 Problem exchanged(const Problem& p);

@@ -113,7 +113,7 @@ bool Rows<T>::plan() {
   bool fixed = spec_.sums[1] > 0;
   chunk_ = fixed ? std::min(cs_, spec_.sums[1]) : cs_;
   Index bytes = 0;
-  const Index least = std::max<Index>(4, kStraight / p.taps());
+  const Index least = least_rows_chunk(p);
   const auto fits = [&](Index limit) {
     box_q_ = count_;
     while ((bytes = measure()) > limit) {
