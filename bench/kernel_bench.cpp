@@ -145,14 +145,14 @@ struct Winograd {
         width(kTiles * transforms.tile[1]),
         fstep(kTiles * lanes),
         pixels(numbers<T>(kMostRows * width * lanes)),
-        frequencies(numbers<T>(transforms.frequencies[0] * transforms.frequencies[1] * fstep)),
+        frequencies(numbers<T>(transforms.frequencies() * fstep)),
         weights(numbers<T>((fstep + 1) * kMostTaps)),
         scratch(numbers<T>(kMostTaps * lanes)) {
     for (int i = 0; i < kMostRows; ++i) rows[i] = pixels.data() + i * width * lanes;
     for (int i = 0; i < kMostTaps; ++i) taps[i] = i;
   }
 
-  static constexpr int kMostRows = 6, kMostTaps = 16;
+  static constexpr int kMostRows = 18, kMostTaps = 96;
   const WinogradKernels<T>& kernels;
   std::ptrdiff_t lanes, width, fstep;
   std::vector<T> pixels, frequencies, weights, scratch;
@@ -215,10 +215,9 @@ void register_set(const KernelSet<T>& set) {
   using W = Winograd<T>;
   for (int i = 0; i < static_cast<int>(std::size(set.winograd)); ++i) {
     const WinogradKernels<T>& w = set.winograd[i];
-    const int products = w.frequencies[0] * w.frequencies[1];
     const std::string tile = "winograd/" + std::to_string(w.tile[0]) + "x" + std::to_string(w.tile[1]) + "," +
                              std::to_string(w.window[0]) + "x" + std::to_string(w.window[1]) + "/" +
-                             std::to_string(products) + "/";
+                             std::to_string(w.frequencies()) + "/";
     const auto add_winograd = [&](const char* name, auto transform) {
       add(tile + name, winograd<T, decltype(transform)>, set, i, transform);
     };

@@ -129,7 +129,7 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
         py::arg("groups") = 1, py::arg("output_mask") = all, py::arg("data_format") = py::none(),
         py::arg("algorithm") = "auto", py::arg("precision") = "default", py::arg("cube_math_type") = 0,
         py::arg("soc") = "a2", py::arg("dtype") = py::none(), py::arg("out") = py::none(),
-        py::arg("accumulate") = false, py::arg("per_sample") = false, py::arg("sums") = py::make_tuple(0, 0, 0, 0));
+        py::arg("accumulate") = false, py::arg("per_sample") = false, py::arg("sums") = Sums{});
   py::class_<BackwardPlan>(m, "Plan", "See convbwd.Plan.")
       .def(py::init(&plan_backward), py::arg("grad_output"), py::arg("input"), py::arg("weight"),
            py::arg("bias_sizes") = py::none(), py::arg("stride") = 1, py::arg("padding") = 0, py::arg("dilation") = 1,

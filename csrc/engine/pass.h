@@ -37,10 +37,11 @@ struct PassSpec {
   Sums sums{};  // of an image, to be kept; zeros leave them to the pass
 };
 
-/// The kinds of Sums: {kind, chunk, part or transforms, chunk of the direct pass}, in the units of the pass.
+/// The kinds of Sums: {kind, chunk, part or transforms, chunk of the direct pass}, in the units of the pass, and a
+/// tile.
 enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, winograd, pixels };
-inline Sums sums_of(SumKind kind, Index chunk, Index part, Index direct) {
-  return {static_cast<Index>(kind), chunk, part, direct};
+inline Sums sums_of(SumKind kind, Index chunk, Index part, Index direct, Index height = 1, Index width = 1) {
+  return {static_cast<Index>(kind), chunk, part, direct, height, width};
 }
 
 /// The operands as they would be if all were dense. Passes choose tiles and decide whether they fit for these, so that

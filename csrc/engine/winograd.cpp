@@ -44,7 +44,7 @@ class Winograd final : public Tiled<T> {
     const Index tiles = this->tiles(step_);
     const double waiting = prepack_ ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
     const double narrow = width_ == lanes_ ? 1.35 : 1;  // one vector; direct passes have more rows then
-    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), {7, 7, 7}) +
+    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), 7) +
                    this->sources() * this->relative_tiles({75, 520, 390}, cd_) +
                    static_cast<double>(results()) * this->relative_tiles({60, 400, 310}, cs_) +
                    this->relative_weights({150, 340, 320}, prepack_ ? boxes_ * tiles : tiles));
@@ -60,7 +60,8 @@ class Winograd final : public Tiled<T> {
   }
 
   Sums summation() const override {
-    return sums_of(SumKind::winograd, chunk_, &transforms_ - kernels_.winograd, direct_->summation()[3]);
+    return sums_of(SumKind::winograd, chunk_, &transforms_ - kernels_.winograd, direct_->summation()[3],
+                   transforms_.tile[0], transforms_.tile[1]);
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
@@ -313,9 +314,8 @@ namespace {
 
 // Whether transforms need fewer products than direct sums: tiles may reach beyond the outputs, parts beyond the window.
 bool saves(const winograd::Axes& axes, const Problem& p, const Index3& outputs) {
-  Index products = 1;
-  for (std::size_t a = 0; a < 3; ++a)
-    products *= winograd::tiles_of(axes[a], outputs[a]) * axes[a].sets * axes[a].products();
+  Index products = winograd::count_products(axes);
+  for (std::size_t a = 0; a < 3; ++a) products *= winograd::tiles_of(axes[a], outputs[a]) * axes[a].sets;
   return static_cast<double>(products) < products_inside(p);
 }
 
@@ -333,7 +333,7 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
   std::shared_ptr<const Pass> direct;
   std::unique_ptr<GuardedPass> best;
   for (const WinogradKernels<T>& transforms : kernels.winograd) {
-    const bool may = transforms.exact() || spec.precision == Precision::fast;
+    const bool may = transforms.exact || spec.precision == Precision::fast;
     const bool fits = (transforms.window[0] == 1 || p.w[1] > 1) && (transforms.window[1] == 1 || p.w[2] > 1);
     if (!may || !fits || (only && &transforms != only)) continue;
     const winograd::Axes axes = winograd::axes_of(p, transforms, spec.unknown == Unknown::x);

@@ -41,7 +41,7 @@ constexpr Index kMinTasks = 8;
 // it costs one thread and two.
 constexpr double kMuchWork = 1 << 23, kAlone = 1.4;
 constexpr Index kStoreRows = 64;
-constexpr Index kMostRows = 6;        // that a tile reads
+constexpr Index kMostRows = 18;       // that a tile reads
 constexpr Index kMostParts = 128;     // of a window
 constexpr Index kMostSets = 64;       // sets of columns, which are tiles of a box
 constexpr Index kLeastChannels = 16;  // transforms of fewer cost more than they save
@@ -68,9 +68,35 @@ using Axes = std::array<Axis, 3>;
 template <class T>
 Axes axes_of(const Problem& p, const WinogradKernels<T>& transforms, bool to_x) {
   const auto transformed = [&](int a) {
-    return Axis(transforms.tile[a], transforms.window[a], transforms.frequencies[a], axis_sizes(p, 1 + a), to_x);
+    return Axis(transforms.tile[a], transforms.window[a], transforms.real[a], transforms.complex[a],
+                axis_sizes(p, 1 + a), to_x);
   };
-  return {Axis(1, 1, 1, axis_sizes(p, 0), to_x), transformed(0), transformed(1)};
+  return {Axis(1, 1, 1, 0, axis_sizes(p, 0), to_x), transformed(0), transformed(1)};
+}
+
+// The remainders along h and w that a frequency is made of.
+struct Frequency {
+  Index h, w;
+};
+// In the order of the kernels.
+inline std::vector<Frequency> frequencies_of(const Axis& h, const Axis& w) {
+  std::vector<Frequency> all;
+  for (Index i = 0; i < h.remainders(); ++i)
+    for (Index j = 0; j < w.remainders(); ++j)
+      all.insert(all.end(), h.is_complex(i) ? (w.is_complex(j) ? 6 : 3) : (w.is_complex(j) ? 3 : 1), Frequency{i, j});
+  return all;
+}
+// Products of a tile and a pair of channels, of all parts.
+inline Index count_products(const Axes& axes) {
+  Index count = 0;
+  for (const Frequency& f : frequencies_of(axes[1], axes[2])) {
+    const auto parts = [](const Axis& a, Index remainder) {
+      return std::count_if(a.parts.begin(), a.parts.end(),
+                           [&](const Axis::Part& part) { return a.uses(part, remainder); });
+    };
+    count += parts(axes[1], f.h) * parts(axes[2], f.w);
+  }
+  return count * axes[0].part_count();
 }
 
 // Tiles that cover so many outputs, of each set.
@@ -94,8 +120,9 @@ class Tiled : public GuardedPass {
         axes_(axes_of(spec.problem, transforms_, spec.unknown == Unknown::x)),
         parts_(axes_[0].part_count() * axes_[1].part_count() * axes_[2].part_count()),
         taps_(axes_[0].window * axes_[1].window * axes_[2].window),
-        frequencies_(axes_[1].frequencies * axes_[2].frequencies),
-        products_(axes_[0].products() * axes_[1].products() * axes_[2].products()),
+        remainders_(frequencies_of(axes_[1], axes_[2])),
+        frequencies_(transforms_.frequencies()),
+        products_(count_products(axes_)),
         lanes_(kernels_.lanes),
         tap_(list_taps()) {}
   double nanoseconds() const override { return relative_time() * direct_nanoseconds(spec_, kernels_); }
@@ -150,8 +177,8 @@ class Tiled : public GuardedPass {
   }
   // Whether a frequency of a part has products.
   bool uses(const Part& part, Index frequency) const {
-    return axes_[1].uses(part.h, frequency / axes_[2].frequencies) &&
-           axes_[2].uses(part.w, frequency % axes_[2].frequencies);
+    const Frequency f = remainders_[static_cast<std::size_t>(frequency)];
+    return axes_[1].uses(part.h, f.h) && axes_[2].uses(part.w, f.w);
   }
   // The numbers, in the window, of the taps of all parts; -1 for taps of the transform that another part has, or none.
   std::vector<int> list_taps() const {
@@ -289,8 +316,10 @@ class Tiled : public GuardedPass {
 
   std::string name() const {
     std::ostringstream s;
-    s << (seven() ? "exact F(" : "F(") << axes_[1].tile << 'x' << axes_[2].tile << ", " << axes_[1].taps << 'x'
-      << axes_[2].taps << ')';
+    s << (!has_complex()      ? "F("
+          : transforms_.exact ? "exact F("
+                              : "FFT F(")
+      << axes_[1].tile << 'x' << axes_[2].tile << ", " << axes_[1].taps << 'x' << axes_[2].taps << ')';
     if (parts_ > 1)
       s << " in " << axes_[0].part_count() << 'x' << axes_[1].part_count() << 'x' << axes_[2].part_count() << " parts";
     return s.str();
@@ -305,36 +334,35 @@ class Tiled : public GuardedPass {
     const Index widest = kernels_.gather_count * lanes_;
     return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
   }
-  // Six points along an axis.
-  bool mixes_more() const { return !transforms_.exact(); }
+  bool mixes_more() const { return !transforms_.exact; }
   // Of a direct pass, for each tile and pair of channels.
   double tile_products() const {
     return products_inside(spec_.problem) /
            static_cast<double>(size_[1] * row_sets_ * size_[2] * size_[3] * axes_[2].sets);
   }
-  // Along an axis seven products, of six pixels.
-  bool seven() const { return std::max(axes_[1].frequencies, axes_[2].frequencies) == 7; }
-  // A number for F(2x2, 3x3), one for F(4x4, 3x3), and one for that of seven products along an axis.
+  bool has_complex() const { return transforms_.complex[1] > 0; }
+  // A number for F(2x2, 3x3), one for F(4x4, 3x3), and one for exact F(4x4, 3x3).
   struct Cycles {
-    double small, large, seven;
+    double small, large, complex;
   };
-  double of_tile(Cycles c) const { return seven() ? c.seven : mixes_more() ? c.large : c.small; }
+  double of_tile(Cycles c) const { return has_complex() ? c.complex : mixes_more() ? c.large : c.small; }
   // Time of the products, relative to a direct pass: tiles beyond the outputs, and calls so short that writing results
   // shows (`writing`, in products). Here and below: estimated from counts and adjusted by hand to one core of a
   // Sapphire Rapids, AVX-512 float32. Too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
-  // on wide images; within 15 % of seventeen shapes for F(4x4), of eleven for that of seven products.
-  double products(Index call, Cycles writing) const {
-    return static_cast<double>(products_) / tile_products() * (1 + of_tile(writing) / static_cast<double>(call));
+  // on wide images; within 15 % of seventeen shapes for F(4x4), of eleven for the exact one.
+  double products(Index call, double writing) const {
+    return static_cast<double>(products_) / tile_products() * (1 + writing / static_cast<double>(call));
   }
   // Cycles of a tile and vector, relative to a direct pass, which has two products a cycle for each channel on the
   // other side.
   double relative(Cycles cycles, Index of) const {
-    const double share = static_cast<double>(frequencies_) / of_tile({16, 36, 49});
+    const double share = static_cast<double>(frequencies_) / of_tile({16, 36, 46});
     return of_tile(cycles) * share * 2 / (tile_products() * static_cast<double>(of));
   }
-  // The same of tiles, which one axis passes through once, not twice.
+  // The same of tiles, which F(1x4, 1x3) passes through once, not twice.
   double relative_tiles(Cycles cycles, Index of) const {
-    return relative(cycles, of) * (axes_[1].frequencies == 1 && mixes_more() ? 0.5 : 1);
+    const bool once = mixes_more() && !has_complex() && !axes_[1].transforms();
+    return relative(cycles, of) * (once ? 0.5 : 1);
   }
   // The same of weights, half of it for their transposition, which parts share.
   double relative_weights(Cycles cycles, Index of) const {
@@ -347,7 +375,9 @@ class Tiled : public GuardedPass {
   const KernelSet<T>& kernels_;
   const WinogradKernels<T>& transforms_;
   const Axes axes_;
-  const Index parts_, taps_, frequencies_;
+  const Index parts_, taps_;
+  const std::vector<Frequency> remainders_;  // of each frequency
+  const Index frequencies_;
   const Index products_;  // of a tile and a pair of channels, all frequencies and parts
   const Index lanes_;
   const std::vector<int> tap_;

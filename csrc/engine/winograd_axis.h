@@ -21,20 +21,21 @@ struct Axis {
   struct Grid {
     Index set, start;  // of positions set, set + in, ...; its tile 0 begins at number `start`
   };
-  Index tile, taps, frequencies;  // of a transform: outputs, taps, products
-  Index window;                   // taps of the problem
-  Index sets;        // of outputs with tiles of their own, of which each reads one of positions: the dilation
-  Index in, out;     // from position to position of a grid, from output to output of a tile
-  Index results;     // sets of outputs that are formed from the same tiles
-  Index origin = 0;  // position of number 0 of the first set of outputs, if there are others
-  Index more = 0;    // tiles beyond those of the outputs
-  Index low, reach;  // positions of a grid, from that of an output on, that tiles read: [low, reach)
+  Index tile, taps;     // of a transform: outputs, taps
+  Index real, complex;  // its remainders
+  Index window;         // taps of the problem
+  Index sets;           // of outputs with tiles of their own, of which each reads one of positions: the dilation
+  Index in, out;        // from position to position of a grid, from output to output of a tile
+  Index results;        // sets of outputs that are formed from the same tiles
+  Index origin = 0;     // position of number 0 of the first set of outputs, if there are others
+  Index more = 0;       // tiles beyond those of the outputs
+  Index low, reach;     // positions of a grid, from that of an output on, that tiles read: [low, reach)
   std::vector<Part> parts;
   std::vector<Grid> grids;
 
-  Axis(Index tile_, Index taps_, Index frequencies_, const AxisSizes& a, bool to_x)
-      : tile(tile_), taps(taps_), frequencies(frequencies_), window(a.kernel) {
-    sets = frequencies == 1 ? 1 : a.dilation;
+  Axis(Index tile_, Index taps_, Index real_, Index complex_, const AxisSizes& a, bool to_x)
+      : tile(tile_), taps(taps_), real(real_), complex(complex_), window(a.kernel) {
+    sets = transforms() ? a.dilation : 1;
     results = to_x ? a.stride : 1, in = sets * (to_x ? 1 : a.stride), out = sets * results;
     const Index apart = a.dilation / sets;  // of taps, in numbers of a grid
     if (sets > 1) origin = to_x ? a.pad - (window - 1) * a.dilation : -a.pad;
@@ -83,15 +84,12 @@ struct Axis {
   static Index tap(const Part& part, Index i) {
     return i >= part.begin && i < part.end ? part.tap + i * part.step : -1;
   }
-  // The first frequency of a part is its first tap, the last one its last tap: without those there is no product.
-  bool uses(const Part& part, Index frequency) const {
-    return (frequency > 0 || part.begin == 0) && (frequency + 1 < frequencies || part.end == taps);
-  }
-  Index products() const {
-    Index count = 0;
-    for (const Part& part : parts)
-      for (Index i = 0; i < frequencies; ++i) count += uses(part, i);
-    return count;
+  bool transforms() const { return real > 1; }
+  Index remainders() const { return real + complex; }
+  bool is_complex(Index remainder) const { return remainder + 1 >= real && remainder + 1 < remainders(); }
+  // The first remainder of a part is its first tap, the last one its last tap: without those there is no product.
+  bool uses(const Part& part, Index remainder) const {
+    return (remainder > 0 || part.begin == 0) && (remainder + 1 < remainders() || part.end == taps);
   }
 };
 

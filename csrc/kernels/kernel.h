@@ -87,14 +87,19 @@ template <class T>
 using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step,
                        std::int64_t rows, std::int64_t left, std::int64_t width, std::int64_t right);
 
-/// Transforms of Winograd F(tile, window). A frequency (frequencies[1] of them in a row) of a tile is a vector
-/// along channels; frequencies lie `fstep` elements apart, tiles `tstep`. Rows of pixels are dense arrays of such
-/// vectors, columns outside [0, width) are zeros. output and taps return whether all that they computed is finite.
+/// Transforms of Winograd F(tile, window). An axis has remainders: all real ones but the last, then complex ones, then
+/// the last. Two of them, one along each axis, are frequencies, which are multiplied: one for real ones, three for a
+/// real and a complex one, six for complex ones; all those of a remainder along h follow each other. A frequency of a
+/// tile is a vector along channels; frequencies lie `fstep` elements apart, tiles `tstep`. Rows of pixels are dense
+/// arrays of such vectors, columns outside [0, width) are zeros. output and taps return whether all that they computed
+/// is finite.
 template <class T>
 struct WinogradKernels {
-  int tile[2], window[2], frequencies[2];  // along h and w: outputs, taps, products
-  /// Whether transforms are sums, halves and quarters: not the six points that are values alone.
-  constexpr bool exact() const { return frequencies[0] != 6 && frequencies[1] != 6; }
+  int tile[2], window[2], real[2], complex[2];  // along h and w: outputs, taps, remainders
+  bool exact;                                   // sums, halves and quarters
+  constexpr int frequencies() const {
+    return real[0] * real[1] + 3 * (real[0] * complex[1] + complex[0] * real[1]) + 6 * complex[0] * complex[1];
+  }
   /// Tiles of tile[0] + window[0] - 1 rows, the first from column `first` on, each tile[1] columns after the last one.
   /// Columns are `apart` elements apart.
   void (*image)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::ptrdiff_t apart,
@@ -141,7 +146,7 @@ struct KernelSet {
   /// The largest magnitude over the mean of those that are not zero, or over that of all where this gives no more than
   /// `enough`; NaN where something, or their sum, is not finite. Whole vectors.
   T (*peak)(const T* p, std::int64_t n, T enough);
-  WinogradKernels<T> winograd[8];
+  WinogradKernels<T> winograd[16];
 };
 
 /// The list of instruction sets: declaration, choice and tests are generated from it.

@@ -13,7 +13,7 @@ class _Pass(TypedDict):
     tile: tuple[int, int, int]
     flops: float
     bytes: float
-    sums: tuple[int, int, int, int]
+    sums: tuple[int, ...]
 
 class Plan:
     def __init__(
@@ -77,7 +77,7 @@ def convolution_backward(
     out: Sequence[NDArray[Any] | Packed | None] | None = None,
     accumulate: bool = False,
     per_sample: bool = False,
-    sums: Sequence[SupportsIndex] = (0, 0, 0, 0),
+    sums: Sequence[SupportsIndex] = (0, 0, 0, 0, 0, 0),
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
 def as_array(argument: Any) -> NDArray[Any]: ...
 def output(

@@ -32,9 +32,6 @@ Range: TypeAlias = tuple[int, int]
 Graph: TypeAlias = dict[Any, Any]
 
 _FAN_IN = 8  # partial sums that one task of a tree adds
-_WINOGRAD = 5  # SumKind of csrc/engine/pass.h
-# Of KernelSet::winograd, in csrc/kernels/kernels.inl.
-_TILES = (2, 2), (4, 4), (3, 3), (1, 4), (1, 2), (2, 2), (4, 4), (3, 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +228,7 @@ class _Call:
     axes: list[_Axis]
     groups: int
     options: dict[str, Any]
-    sums: tuple[int, int, int, int]
+    sums: tuple[int, ...]
     results: tuple[Any, ...]  # (shape, dtype) of each
 
     @property
@@ -268,10 +265,7 @@ class _Call:
     def input_gradient(self) -> da.Array:
         name = self.name("dx")
         to_x = not self.transposed
-        tiles = [1, 1, 1]
-        if self.sums[0] == _WINOGRAD:
-            tiles[1:] = _TILES[self.sums[2]]
-        tiles = tiles[-len(self.axes) :]
+        tiles = (1, *(max(1, n) for n in self.sums[-2:]))[-len(self.axes) :]
         dtype = self.results[0][1]
         outputs, groups = _Blocks(self.grad_output), self.group_ranges()
         heads = [self.channels(self.weight, group, axis=0) for group in groups]
@@ -460,7 +454,7 @@ def convolution_backward(
     if unbatched:
         dy, x = dy[None], x[None]
     axes = _axes(*((dy, x) if transposed else (x, dy)), w, stride, padding, dilation)
-    sums = passes["grad_input"]["sums"] if "grad_input" in passes else (0, 0, 0, 0)
+    sums = passes["grad_input"]["sums"] if "grad_input" in passes else (0,) * 6
     call = _Call(dy, x, w, axes, operator.index(groups), options, sums, plan.results())
     wanted = [bool(flag) for flag in output_mask]
     dx = call.input_gradient() if wanted[0] else None

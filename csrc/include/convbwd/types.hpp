@@ -81,10 +81,10 @@ class CONVBWD_API Error : public std::runtime_error {
 using Shape = std::vector<std::int64_t>;
 
 /// In which order the products of an element of an image are summed, as far as the extents of the image decide it: the
-/// kind of pass and its blocking. PassInfo tells that of a plan. A Request for a part of an image that is given that of
-/// the whole one gets the same bits, if the part holds whole tiles of the transforms, and a value that a pass leaves to
-/// the direct ones is in no part or in all. All zeros: as suits the request.
-using Sums = std::array<std::int64_t, 4>;
+/// kind of pass, its blocking and, last, the height and width of tiles. PassInfo tells that of a plan. A Request for a
+/// part of an image that is given that of the whole one gets the same bits, if the part holds whole tiles, and a value
+/// that a pass leaves to the direct ones is in no part or in all. All zeros: as suits the request.
+using Sums = std::array<std::int64_t, 6>;
 
 /// Memory formats of images and weights with two ("NCHW", ...) or three spatial dimensions. The letters are axes, from
 /// the slowest to the fastest; of weights N counts output channels and C the input channels of a group.
