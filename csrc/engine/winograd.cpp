@@ -22,8 +22,9 @@ class Winograd final : public Tiled<T> {
   }
 
   bool plan() {
-    // Two slots where they fit, so that two threads find work; weights transformed once where several boxes share them.
-    for (const Index least : {2, 1})
+    // Boxes or panels are shared where there are some, and two fit, so that two threads find work; else what a box has
+    // to do is. Weights are transformed once where several boxes share them.
+    for (const bool by_box : {true, false})
       for (const bool prepack : {true, false}) {
         cut_into(kMostTiles);
         const double bytes = static_cast<double>(frequencies_ * static_cast<Index>(sizeof(T))) *
@@ -33,7 +34,7 @@ class Winograd final : public Tiled<T> {
         const Index most = static_cast<Index>(static_cast<double>(prepack ? shared : kOwnBytes) / bytes);
         for (Index tiles = std::clamp(most, 2 * kLeastTiles, kMostTiles); tiles >= kLeastTiles; tiles = tiles * 3 / 4)
           for (const Index chunk : {2 * kChunk, kChunk})  // the weights of a long one take more room
-            if (configure(tiles, chunk, prepack, least)) return true;
+            if (configure(tiles, chunk, prepack, by_box)) return true;
       }
     return false;
   }
@@ -69,7 +70,7 @@ class Winograd final : public Tiled<T> {
     const Shared all = carve_shared(shared);
     const auto slot_of = [&](int slot) {
       Carver carver(this->slot(workspace, slot));
-      return carve(carver);
+      return carve(carver, all);
     };
     const int slots = this->slots();
     const Index groups = spec_.problem.groups, vectors = ceil_div(cs_, lanes_), chunks = ceil_div(cs_, chunk_);
@@ -80,39 +81,47 @@ class Winograd final : public Tiled<T> {
     if (prepack_)
       parallel_for(groups * panels_ * chunks, slots, [&](Index i, int slot) {
         const Index k0 = i % chunks * chunk_, panel = i / chunks % panels_, g = i / chunks / panels_;
-        weights(o.w, g, panel, k0, slot_of(slot),
-                all.u + i / chunks * frequencies_ * ustep_ + k0 * parts_ * panel_columns(panel));
+        weights(o.w, g, panel, {k0, std::min(k0 + chunk_, cs_)}, slot_of(slot), chunk_of_weights(all.u, g, panel, k0));
       });
-    const auto transform_one = [&](Index i, Index vector, const Slot& s) {
+    // Each has do_all(n, f) do f(begin, end, slot) for a range, in pieces or as it is.
+    const auto transform_one = [&](Index i, const auto& do_all) {
+      do_all(vectors, [&](Index begin, Index end, const Slot& s) {
+        for (Index vector = begin; vector < end && fit.load(std::memory_order_relaxed); ++vector)
+          check(transform(o, i / boxes_, this->box(i % boxes_), vector, s.pixels, s.v));
+      });
+    };
+    const auto multiply_one = [&](Index i, Index panel, const auto& do_all) {
       if (fit.load(std::memory_order_relaxed))
-        check(transform(o, i / boxes_, this->box(i % boxes_), vector, s.pixels, s.v));
+        multiply(o, i / boxes_, this->box(i % boxes_), panel, all.u, check, do_all);
     };
-    const auto multiply_one = [&](Index i, Index panel, const Slot& s) {
-      if (fit.load(std::memory_order_relaxed)) check(multiply(o, i / boxes_, this->box(i % boxes_), panel, all.u, s));
+    const auto alone = [](const Slot& s) { return [s](Index n, const auto& f) { f(Index{0}, n, s); }; };
+    const auto together = [&](Index n, const auto& f) {
+      const Index pieces = std::min(n, kPieces);
+      parallel_for(pieces, slots, [&](Index i, int slot) { f(i * n / pieces, (i + 1) * n / pieces, slot_of(slot)); });
     };
-    if (together_) {
-      for (Index i = 0; i < groups * boxes_; ++i) {
-        const auto with_shared = [&](int slot) {
-          Slot s = slot_of(slot);
-          s.v = all.v;
-          return s;
-        };
-        parallel_for(vectors, slots, [&](Index vector, int slot) { transform_one(i, vector, with_shared(slot)); });
-        parallel_for(panels_, slots, [&](Index panel, int slot) { multiply_one(i, panel, with_shared(slot)); });
-      }
-    } else {
+    if (share_ == Share::boxes)
       parallel_for(groups * boxes_, slots, [&](Index i, int slot) {
         const Slot s = slot_of(slot);
-        for (Index vector = 0; vector < vectors; ++vector) transform_one(i, vector, s);
-        for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, s);
+        transform_one(i, alone(s));
+        for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, alone(s));
       });
+    for (Index i = 0; i < groups * boxes_ && share_ != Share::boxes; ++i) {
+      transform_one(i, together);
+      if (share_ == Share::panels)
+        parallel_for(panels_, slots, [&](Index panel, int slot) { multiply_one(i, panel, alone(slot_of(slot))); });
+      else
+        for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, together);
     }
     if (!fit) direct_->run(o, workspace);
   }
 
  private:
+  // What threads share: boxes, the panels of one box after the other, or all the work that a panel of a box is.
+  enum class Share { boxes, panels, work };
+  static constexpr Index kPieces = 16;
+
   struct Shared {
-    T *u, *v;
+    T *u, *v, *m;
   };
   struct Slot {
     T *v, *u, *m, *pixels, *weights, *taps, *lines, *bias;
@@ -120,11 +129,12 @@ class Winograd final : public Tiled<T> {
 
   void cut_into(Index tiles) { this->cut(spec_.problem.n, to_x_ ? spec_.problem.x : spec_.problem.y, tiles); }
 
-  bool configure(Index tiles, Index chunk, bool prepack, Index least) {
+  bool configure(Index tiles, Index chunk, bool prepack, bool by_box) {
     cut_into(tiles);
     const Index all = boxes_ * spec_.problem.groups;
     prepack_ = prepack;
-    together_ = all < kMinTasks && panels_ > 1;
+    const bool work = !by_box || (all == 1 && panels_ == 1);
+    share_ = work ? Share::work : all < kMinTasks && panels_ > 1 ? Share::panels : Share::boxes;
     if (prepack && boxes_ == 1) return false;
     const Index most = std::max(lanes_, chunk / (parts_ + 1));
     chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : ceil_div(cs_, ceil_div(cs_, most)), lanes_);
@@ -132,42 +142,55 @@ class Winograd final : public Tiled<T> {
     vstep_ = pitch(ceil_div(cs_, chunk_) * source_tiles_ * chunk_);
     mstep_ = pitch(this->tiles(step_) * width_);
     Carver shared, slot;
-    carve_shared(shared);
-    carve(slot);
-    return this->share(together_ ? panels_ : all, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()),
-                       least);
+    carve(slot, carve_shared(shared));
+    const Index tasks = share_ == Share::boxes    ? all
+                        : share_ == Share::panels ? panels_
+                                                  : std::min(frequencies_, kPieces);
+    return this->share(tasks, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()), work ? 1 : 2);
   }
   Shared carve_shared(Carver& carver) const {
     Shared s{};
     if (prepack_) s.u = carver.take<T>(spec_.problem.groups * panels_ * frequencies_ * ustep_);
-    if (together_) s.v = carver.take<T>(frequencies_ * vstep_);
+    if (share_ != Share::boxes) s.v = carver.take<T>(frequencies_ * vstep_);
+    if (share_ == Share::work) take_panel(carver, s.u, s.m);
     return s;
   }
-  Slot carve(Carver& carver) const {
+  Slot carve(Carver& carver, const Shared& shared) const {
     Slot s{};
-    if (!together_) s.v = carver.take<T>(frequencies_ * vstep_);
-    if (!prepack_) s.u = carver.take<T>(frequencies_ * ustep_);
-    s.m = carver.take<T>((prepack_ ? 1 : results()) * frequencies_ * mstep_);
+    s.v = share_ == Share::boxes ? carver.take<T>(frequencies_ * vstep_) : shared.v;
+    s.u = shared.u, s.m = shared.m;
+    if (share_ != Share::work) take_panel(carver, s.u, s.m);
+    const Index columns = share_ == Share::work ? lanes_ : width_;
     s.pixels = carver.take<T>(
-        std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * results() * this->tiles(step_) * width_));
+        std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * results() * this->tiles(step_) * columns));
     s.weights = carver.take<T>(kWeightBlock * taps_ * width_ + lanes_);
     s.taps = carver.take<T>(round_up(taps_, lanes_) * lanes_);
     s.lines = carver.take<T>(kStoreRows * lanes_);
     s.bias = carver.take<T>(width_);
     return s;
   }
+  void take_panel(Carver& carver, T*& u, T*& m) const {
+    if (!prepack_) u = carver.take<T>(frequencies_ * ustep_);
+    m = carver.take<T>(results_at_a_time() * frequencies_ * mstep_);
+  }
+  // Transformed for one box, weights serve all results; shared work is to be much at a time.
+  Index results_at_a_time() const { return prepack_ && share_ != Share::work ? 1 : results(); }
   // Sets of results that are formed from the same tiles.
   Index results() const { return axes_[1].results * axes_[2].results; }
   Index panel_columns(Index panel) const { return round_up(std::min(width_, cd_ - panel * width_), lanes_); }
 
-  // Transforms the weights of a panel for source channels [k0, k0 + chunk_) to u[frequency][part][source
+  // Weights of a panel from source channel k0 on, the first one of a chunk, where all are.
+  T* chunk_of_weights(T* u, Index g, Index panel, Index k0) const {
+    return u + (g * panels_ + panel) * frequencies_ * ustep_ + k0 * parts_ * panel_columns(panel);
+  }
+  // Transforms the weights of a panel for some source channels of a chunk to u[frequency][part][source
   // channel][column].
-  void weights(const View& w, Index g, Index panel, Index k0, const Slot& s, T* u) const {
+  void weights(const View& w, Index g, Index panel, Range some, const Slot& s, T* u) const {
     const std::size_t along_n = to_x_ ? 1 : 0, along_k = 1 - along_n;
     const Index3& window = spec_.problem.w;
-    const Index columns = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
-    for (Index k = k0; k < k1; k += kWeightBlock) {
-      const Index count = std::min(kWeightBlock, k1 - k), all = count * columns * taps_;
+    const Index columns = panel_columns(panel), k0 = some.begin / chunk_ * chunk_, k1 = std::min(k0 + chunk_, cs_);
+    for (Index k = some.begin; k < some.end; k += kWeightBlock) {
+      const Index count = std::min(kWeightBlock, some.end - k), all = count * columns * taps_;
       Index5 at{}, size{0, 0, window[0], window[1], window[2]}, step{0, 0, window[1] * window[2], window[2], 1};
       at[0] = g * spec_.problem.co;
       at[along_n] += panel * width_, size[along_n] = std::min(width_, cd_ - panel * width_);
@@ -212,10 +235,41 @@ class Winograd final : public Tiled<T> {
                            });
   }
 
-  bool multiply(const Operands& o, Index g, const Box& b, Index panel, const T* packed, const Slot& s) const {
+  template <class Check, class DoAll>
+  void multiply(const Operands& o, Index g, const Box& b, Index panel, T* packed, const Check& check,
+                const DoAll& do_all) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_);
     // With few frequencies a sum has few products beside those of the transforms, whose errors show.
     const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || frequencies_ < 16);
+    const auto to = this->rows_of(to_x_ ? o.x : o.y, b, false);
+    const Window w = this->window(to, b, false);
+    for (Index first = 0, last; first < results(); first = last) {
+      last = first + results_at_a_time();
+      for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
+        k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
+        if (!prepack_)
+          do_all(ceil_div(k1 - k0, kWeightBlock), [&](Index begin, Index end, const Slot& s) {
+            weights(o.w, g, panel, {k0 + begin * kWeightBlock, std::min(k0 + end * kWeightBlock, k1)}, s, s.u);
+          });
+        do_all(frequencies_, [&](Index begin, Index end, const Slot& s) {
+          const T* const u = prepack_ ? chunk_of_weights(packed, g, panel, 0) : s.u;
+          for (Index result = first; result < last; ++result)
+            multiply_tiles(b, result, {begin, end}, {k0, k1}, kernel, s.v, u, columns,
+                           s.m + (result - first) * frequencies_ * mstep_);
+        });
+      }
+      do_all(columns / lanes_, [&](Index begin, Index end, const Slot& s) {
+        const Range some{begin * lanes_, end * lanes_};
+        for (Index result = first; result < last; ++result)
+          check(form(w, b, result, s.m + (result - first) * frequencies_ * mstep_, columns, some, s.pixels));
+        if (last == results()) store(o, to.image, w, g, panel, some, s);
+      });
+    }
+  }
+
+  // Some frequencies of the tiles of a box, of a set of results: m = v * u, or m += v * u.
+  void multiply_tiles(const Box& b, Index result, Range frequencies, Range sources, const GatherKernel<T>& kernel,
+                      const T* v, const T* u, Index columns, T* m) const {
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
     const Index tiles = this->tiles(b);
     for (Index t = 0; t < tiles; ++t) {
@@ -223,63 +277,45 @@ class Winograd final : public Tiled<T> {
       crow[t] = t * columns;
     }
     Segment segments[kMostParts];
-    const auto to = this->rows_of(to_x_ ? o.x : o.y, b, false);
-    const Window w = this->window(to, b, false);
-    bool good = true;
-    for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
-      k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
-      const T* u = packed + (g * panels_ + panel) * frequencies_ * ustep_;
-      if (!prepack_) {
-        weights(o.w, g, panel, k0, s, s.u);
-        u = s.u;
+    for (Index f = frequencies.begin; f < frequencies.end; ++f)
+      for (Index k = sources.begin; k < sources.end; k += chunk_) {
+        const Index len = std::min(chunk_, sources.end - k);
+        Index count = 0;
+        for (Index p = 0; p < parts_; ++p)
+          if (const auto part = this->part(p);
+              part.h.result * axes_[2].results + part.w.result == result && this->uses(part, f))
+            segments[count++] = {this->offset(b, part) * chunk_, p * len * columns, len};
+        kernel.run(static_cast<int>(tiles), v + f * vstep_ + k * source_tiles_, row, 1, segments, count,
+                   u + f * ustep_ + (k - sources.begin) * parts_ * columns, columns, m + f * mstep_, crow, k > 0);
       }
-      for (Index result = 0; result < results(); ++result) {
-        T* const m = s.m + (prepack_ ? 0 : result * frequencies_ * mstep_);
-        for (Index f = 0; f < frequencies_; ++f) {
-          for (Index k = k0; k < k1; k += chunk_) {
-            const Index len = std::min(chunk_, k1 - k);
-            Index count = 0;
-            for (Index p = 0; p < parts_; ++p)
-              if (const auto part = this->part(p);
-                  part.h.result * axes_[2].results + part.w.result == result && this->uses(part, f))
-                segments[count++] = {this->offset(b, part) * chunk_, p * len * columns, len};
-            kernel.run(static_cast<int>(tiles), s.v + f * vstep_ + k * source_tiles_, row, 1, segments, count,
-                       u + f * ustep_ + (k - k0) * parts_ * columns, columns, m + f * mstep_, crow, k > 0);
-          }
-        }
-        if (k1 == cs_) good &= form(w, b, result, m, columns, s.pixels);
-      }
-    }
-    store(o, to.image, w, g, panel, s);
-    return good;
   }
 
-  // Transforms the frequencies of a set of results to pixels.
-  bool form(const Window& w, const Box& b, Index result, const T* m, Index columns, T* pixels) const {
+  // Transforms the frequencies of a set of results to pixels, of some columns.
+  bool form(const Window& w, const Box& b, Index result, const T* m, Index columns, Range some, T* pixels) const {
     const Index sets = axes_[2].sets, down = this->apart(1, false), across = this->apart(2, false);
-    const Index row = w.size[4] * columns, plane = w.size[3] * row;
+    const Index pixel = some.size(), row = w.size[4] * pixel, plane = w.size[3] * row;
     const Index top = result / axes_[2].results, left = result % axes_[2].results;
     bool good = true;
     for (Index i = 0; i < b.n * b.d; ++i)
       for (Index line = 0; line < this->lines(b); ++line, m += b.w * columns)
-        for (Index j = 0; j < columns; j += lanes_) {
+        for (Index j = some.begin; j < some.end; j += lanes_) {
           T* rows[kMostRows];
           const Index column = left + line % sets;
           for (Index r = 0; r < axes_[1].tile; ++r) {
             const Index y = down * (axes_[1].tile * (line / sets) + r) + top;
-            rows[r] = y < w.size[3] ? pixels + i * plane + y * row + column * columns + j : nullptr;
+            rows[r] = y < w.size[3] ? pixels + i * plane + y * row + column * pixel + j - some.begin : nullptr;
           }
-          good &= transforms_.output(rows, across * columns, ceil_div(w.size[4] - column, across), m + j, mstep_,
-                                     columns, b.w);
+          good &= transforms_.output(rows, across * pixel, ceil_div(w.size[4] - column, across), m + j, mstep_, columns,
+                                     b.w);
         }
     return good;
   }
 
   // Pixels to their place among the rows `d` of the result.
-  void store(const Operands& o, const View& d, Window w, Index g, Index panel, const Slot& s) const {
+  void store(const Operands& o, const View& d, Window w, Index g, Index panel, Range some, const Slot& s) const {
+    const Index columns = some.size(), begin = panel * width_ + some.begin, channel = g * cd_ + begin;
+    const Index n = std::min(columns, cd_ - begin);
     if (w.pixels() == 0) return;  // one row less than other sets have
-    const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_),
-                channel = g * cd_ + panel * width_;
     if (o.bias.data) {
       load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
                o.bias.stride[1], n);
@@ -302,7 +338,8 @@ class Winograd final : public Tiled<T> {
           }
   }
 
-  bool to_x_, prepack_ = false, together_ = false;
+  bool to_x_, prepack_ = false;
+  Share share_ = Share::boxes;
   Index cs_, cd_, width_, panels_;
   Index chunk_ = 1, ustep_ = 0, vstep_ = 0, mstep_ = 0;
 };

@@ -20,12 +20,12 @@ class WinogradWeights final : public Tiled<T> {
   bool plan() {
     const Problem& p = spec_.problem;
     // Boxes and slabs fix the order of sums: they depend on the shape alone. The larger a task's block of results, the
-    // fewer tasks transform the same tiles.
-    for (const Index least : {2, 1})
+    // fewer tasks transform the same tiles. Where two do not fit, threads share what one has to do.
+    for (const bool by_task : {true, false})
       for (Index tiles = kChunk; tiles >= kLeastTiles; tiles = tiles * 3 / 4) {
         this->cut(p.n, p.y, tiles);
         for (const Index block : {2 * kBlock, kBlock})
-          if (configure(block, least) && (block == kBlock || tasks_ >= kMinTasks / 2)) return true;
+          if (configure(block, by_task) && (block == kBlock || (!together_ && tasks_ >= kMinTasks / 2))) return true;
       }
     return false;
   }
@@ -48,36 +48,55 @@ class WinogradWeights final : public Tiled<T> {
 
   void run(const Operands& o, std::byte* workspace) const override {
     const int slots = this->slots();
-    const Index block = slab_elements();
-    T* const shared = reinterpret_cast<T*>(workspace);
+    const Index block = slab_elements(), blocks = of_results_ * slabs_;
+    Carver carver(workspace);
+    const Shared shared = carve_shared(carver);
     std::atomic<bool> fit{true};
     const auto slot_of = [&](int slot) {
-      Carver carver(this->slot(workspace, slot));
-      return carve(carver);
+      Carver of_slot(this->slot(workspace, slot));
+      return carve(of_slot, shared);
     };
     const auto check = [&](bool good) {
       if (!good) fit.store(false, std::memory_order_relaxed);
     };
-    parallel_for(tasks_, slots, [&](Index i, int slot) {
-      const Slot s = slot_of(slot);
-      T* const c = slabs_ > 1 ? shared + i * block : s.c;
+    // Sums of a block over the boxes of a slab, by do_all(n, f), which does f(begin, end, slot) for a range.
+    const auto sum_one = [&](Index i, T* c, const auto& do_all) {
       const Index slab = i % slabs_, first = slab * boxes_ / slabs_, last = (slab + 1) * boxes_ / slabs_;
       const Block b = block_of(i / slabs_);
       for (Index j = first; j < last && fit.load(std::memory_order_relaxed); ++j)
-        check(add(o, b, this->box(j), s, c, j > first));
-      if (slabs_ == 1 && fit.load(std::memory_order_relaxed)) check(store(o, b, c, s));
-    });
+        add(o, b, this->box(j), c, j > first, check, do_all);
+      if (slabs_ == 1 && fit.load(std::memory_order_relaxed))
+        do_all(stores(b), [&](Index begin, Index end, const Slot& s) { check(store(o, b, c, {begin, end}, s)); });
+    };
+    if (together_)
+      for (Index i = 0; i < blocks; ++i)
+        sum_one(i, shared.c, [&](Index n, const auto& f) {
+          const Index pieces = std::min(n, kPieces);
+          parallel_for(pieces, slots,
+                       [&](Index piece, int slot) { f(piece * n / pieces, (piece + 1) * n / pieces, slot_of(slot)); });
+        });
+    else
+      parallel_for(blocks, slots, [&](Index i, int slot) {
+        const Slot s = slot_of(slot);
+        sum_one(i, slabs_ > 1 ? shared.c + i * block : s.c, [&](Index n, const auto& f) { f(Index{0}, n, s); });
+      });
     if (slabs_ > 1 && fit)
-      parallel_for(tasks_ / slabs_, slots, [&](Index i, int slot) {
-        T* const c = shared + i * slabs_ * block;
+      parallel_for(of_results_, slots, [&](Index i, int slot) {
+        T* const c = shared.c + i * slabs_ * block;
         for (Index slab = 1; slab < slabs_; ++slab)
           for (Index e = 0; e < block; ++e) c[e] += c[slab * block + e];
-        check(store(o, block_of(i), c, slot_of(slot)));
+        const Block b = block_of(i);
+        check(store(o, b, c, {0, stores(b)}, slot_of(slot)));
       });
     if (!fit) direct_->run(o, workspace);
   }
 
  private:
+  static constexpr Index kPieces = 16;  // of what threads do together
+
+  struct Shared {
+    T *c, *v, *b;
+  };
   struct Slot {
     T *c, *v, *b, *pixels, *lines;
   };
@@ -86,7 +105,7 @@ class WinogradWeights final : public Tiled<T> {
     Index g, m0, m, n0, n;
   };
 
-  bool configure(Index block, Index least) {
+  bool configure(Index block, bool by_task) {
     const Problem& p = spec_.problem;
     const Index all = ceil_div(p.co, width_);
     panels_ = ceil_div(all, ceil_div(all, std::max<Index>(1, block / width_)));
@@ -98,27 +117,38 @@ class WinogradWeights final : public Tiled<T> {
     vstep_ = pitch(source_tiles_ * rows_);
     bstep_ = pitch(this->tiles(step_) * width_);
     cstep_ = pitch(rows_ * width_);
-    const Index results = p.groups * ceil_div(p.ci, rows_) * ceil_div(p.co, panels_ * width_);
+    of_results_ = p.groups * ceil_div(p.ci, rows_) * ceil_div(p.co, panels_ * width_);
     slabs_ = 1;
-    if (results < kMinTasks) {
+    if (by_task && of_results_ < kMinTasks) {
       const Index room =
-          static_cast<Index>(spec_.budget) / 4 * 3 / static_cast<Index>(sizeof(T)) / (results * slab_elements());
-      slabs_ = std::min({boxes_, round_up(ceil_div(kMinTasks, results), 2), std::max<Index>(1, room / 2 * 2)});
+          static_cast<Index>(spec_.budget) / 4 * 3 / static_cast<Index>(sizeof(T)) / (of_results_ * slab_elements());
+      slabs_ = std::min({boxes_, round_up(ceil_div(kMinTasks, of_results_), 2), std::max<Index>(1, room / 2 * 2)});
     }
-    const Index shared_bytes = slabs_ > 1 ? results * slabs_ * slab_elements() * static_cast<Index>(sizeof(T)) : 0;
-    Carver slot;
-    carve(slot);
-    return this->share(results * slabs_, shared_bytes, static_cast<Index>(slot.used()), least);
+    const Index tasks = of_results_ * slabs_;
+    together_ = !by_task || tasks == 1;
+    Carver shared, slot;
+    carve(slot, carve_shared(shared));
+    return this->share(together_ ? kPieces : tasks, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()),
+                       together_ ? 1 : 2);
   }
   Index slab_elements() const { return panels_ * parts_ * frequencies_ * cstep_; }
-  Slot carve(Carver& carver) const {
-    Slot s{};
-    if (slabs_ == 1) s.c = carver.take<T>(slab_elements());
-    s.v = carver.take<T>(frequencies_ * vstep_);
-    s.b = carver.take<T>(panels_ * frequencies_ * bstep_);
+  Shared carve_shared(Carver& carver) const {
+    Shared s{};
+    if (slabs_ > 1) s.c = carver.take<T>(of_results_ * slabs_ * slab_elements());
+    if (together_) take_task(carver, s.c, s.v, s.b);
+    return s;
+  }
+  Slot carve(Carver& carver, const Shared& shared) const {
+    Slot s{shared.c, shared.v, shared.b, nullptr, nullptr};
+    if (!together_) take_task(carver, s.c, s.v, s.b);
     s.pixels = carver.take<T>(std::max(this->window_elements(), store_channels_ * taps_ * width_));
     s.lines = carver.take<T>(kStoreRows * lanes_);
     return s;
+  }
+  void take_task(Carver& carver, T*& c, T*& v, T*& b) const {
+    if (slabs_ == 1) c = carver.take<T>(slab_elements());
+    v = carver.take<T>(frequencies_ * vstep_);
+    b = carver.take<T>(panels_ * frequencies_ * bstep_);
   }
   Block block_of(Index i) const {
     const Problem& p = spec_.problem;
@@ -131,53 +161,62 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   // Adds the sums over the tiles of a box to c[panel][part][frequency][input channel][column].
-  bool add(const Operands& o, const Block& r, const Box& b, const Slot& s, T* c, bool accumulate) const {
+  template <class Check, class DoAll>
+  void add(const Operands& o, const Block& r, const Box& b, T* c, bool accumulate, const Check& check,
+           const DoAll& do_all) const {
     const Problem& p = spec_.problem;
-    bool good = true;
-    for (Index m = 0; m < r.m; m += lanes_)
-      good &= this->each_line(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
+    do_all(ceil_div(r.m, lanes_), [&](Index begin, Index end, const Slot& s) {
+      for (Index m = begin * lanes_; m < std::min(end * lanes_, r.m); m += lanes_)
+        check(this->each_line(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
                               [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
                                 transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows,
                                                   this->apart(2, true) * lanes_, first, width, tiles);
-                              });
-    for (Index n = 0; n < r.n; n += lanes_) {
-      const Index columns = panel_columns(r, n / width_);
-      good &=
-          this->each_line(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
-                          [&](const T* const* rows, Index, Index width, Index tile, Index tiles) {
-                            transforms_.gradient(s.b + n / width_ * frequencies_ * bstep_ + tile * columns + n % width_,
-                                                 bstep_, columns, rows, this->apart(2, false) * lanes_, width, tiles);
-                          });
-    }
+                              }));
+    });
+    do_all(ceil_div(r.n, lanes_), [&](Index begin, Index end, const Slot& s) {
+      for (Index n = begin * lanes_; n < std::min(end * lanes_, r.n); n += lanes_) {
+        const Index columns = panel_columns(r, n / width_);
+        T* const to = s.b + n / width_ * frequencies_ * bstep_ + n % width_;
+        check(this->each_line(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
+                              [&](const T* const* rows, Index, Index width, Index tile, Index tiles) {
+                                transforms_.gradient(to + tile * columns, bstep_, columns, rows,
+                                                     this->apart(2, false) * lanes_, width, tiles);
+                              }));
+      }
+    });
+    do_all(frequencies_, [&](Index begin, Index end, const Slot& s) {
+      for (Index panel = 0; panel * width_ < r.n; ++panel) multiply(r, b, panel, {begin, end}, s, c, accumulate);
+    });
+  }
+
+  // Some frequencies of the columns of a panel.
+  void multiply(const Block& r, const Box& b, Index panel, Range some, const Slot& s, T* c, bool accumulate) const {
     std::ptrdiff_t row[kMostChannels], crow[kMostChannels];
     Segment segments[kMostTiles];
     const Runs runs = runs_of(b);
-    for (Index panel = 0; panel * width_ < r.n; ++panel) {
-      const Index columns = panel_columns(r, panel);
-      const GatherKernel<T>& kernel = kernels_.gather[columns / lanes_ - 1];
-      for (Index m = 0; m < r.m; ++m) {
-        row[m] = m / lanes_ * source_tiles_ * lanes_ + m % lanes_;
-        crow[m] = m * columns;
+    const Index columns = panel_columns(r, panel);
+    const GatherKernel<T>& kernel = kernels_.gather[columns / lanes_ - 1];
+    for (Index m = 0; m < r.m; ++m) {
+      row[m] = m / lanes_ * source_tiles_ * lanes_ + m % lanes_;
+      crow[m] = m * columns;
+    }
+    for (Index part = 0; part < parts_; ++part) {
+      const auto of_window = this->part(part);
+      const Index first = this->offset(b, of_window);
+      for (Index i = 0; i < runs.count; ++i) {
+        const Index tile = i * runs.size;
+        segments[i] = {(first + this->line_at(b, tile / b.w)) * lanes_, tile * columns, runs.size};
       }
-      for (Index part = 0; part < parts_; ++part) {
-        const auto of_window = this->part(part);
-        const Index first = this->offset(b, of_window);
-        for (Index i = 0; i < runs.count; ++i) {
-          const Index tile = i * runs.size;
-          segments[i] = {(first + this->line_at(b, tile / b.w)) * lanes_, tile * columns, runs.size};
+      for (Index f = some.begin; f < some.end; ++f) {
+        T* const to = c + ((panel * parts_ + part) * frequencies_ + f) * cstep_;
+        if (!this->uses(of_window, f)) {
+          if (!accumulate) std::fill_n(to, r.m * columns, T{});
+          continue;
         }
-        for (Index f = 0; f < frequencies_; ++f) {
-          T* const to = c + ((panel * parts_ + part) * frequencies_ + f) * cstep_;
-          if (!this->uses(of_window, f)) {
-            if (!accumulate) std::fill_n(to, r.m * columns, T{});
-            continue;
-          }
-          kernel.run(static_cast<int>(r.m), s.v + f * vstep_, row, lanes_, segments, runs.count,
-                     s.b + (panel * frequencies_ + f) * bstep_, columns, to, crow, accumulate);
-        }
+        kernel.run(static_cast<int>(r.m), s.v + f * vstep_, row, lanes_, segments, runs.count,
+                   s.b + (panel * frequencies_ + f) * bstep_, columns, to, crow, accumulate);
       }
     }
-    return good;
   }
 
   // Tiles of a box that lie side by side among the source tiles too.
@@ -192,32 +231,34 @@ class WinogradWeights final : public Tiled<T> {
     return {size, this->tiles(b) / size};
   }
 
-  bool store(const Operands& o, const Block& r, const T* c, const Slot& s) const {
+  // Some pieces of a block: so many channels of a panel's columns.
+  Index stores(const Block& r) const { return ceil_div(r.n, width_) * ceil_div(r.m, store_channels_); }
+  bool store(const Operands& o, const Block& r, const T* c, Range some, const Slot& s) const {
     const View& w = o.w;
     const Index3& window = spec_.problem.w;
     const Index plane = window[1] * window[2];
     const bool taps_dense =
         w.stride[3] == window[2] * w.stride[4] && (window[0] == 1 || w.stride[2] == plane * w.stride[4]);
     const bool join = taps_dense && w.stride[1] == taps_ * w.stride[4];
+    const Index of_panel = ceil_div(r.m, store_channels_);
     bool good = true;
-    for (Index panel = 0; panel * width_ < r.n; ++panel) {
+    for (Index piece = some.begin; piece < some.end; ++piece) {
+      const Index panel = piece / of_panel, m = piece % of_panel * store_channels_;
       const Index columns = panel_columns(r, panel), n = std::min(width_, r.n - panel * width_);
-      for (Index m = 0; m < r.m; m += store_channels_) {
-        const Index count = std::min(store_channels_, r.m - m);
-        for (Index p = 0; p < parts_; ++p)
-          for (Index i = 0; i < count; ++i)
-            good &= transforms_.taps(s.pixels + i * taps_ * columns, columns,
-                                     tap_.data() + p * axes_[1].taps * axes_[2].taps,
-                                     c + (panel * parts_ + p) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
-                                     static_cast<int>(columns / lanes_));
-        const Index run = join ? count * taps_ : taps_dense ? taps_ : 1;
-        for (Index i = 0; i < count * taps_; i += run) {
-          const Index t = i % taps_;
-          const Index at = w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps_, t / plane,
-                                     t / window[2] % window[1], t % window[2]});
-          this->put(advance(w.data, w.dtype, at), w.dtype, w.stride[4], w.stride[0], s.pixels + i * columns, columns,
-                    run, n, s.lines);
-        }
+      const Index count = std::min(store_channels_, r.m - m);
+      for (Index p = 0; p < parts_; ++p)
+        for (Index i = 0; i < count; ++i)
+          good &=
+              transforms_.taps(s.pixels + i * taps_ * columns, columns, tap_.data() + p * axes_[1].taps * axes_[2].taps,
+                               c + (panel * parts_ + p) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
+                               static_cast<int>(columns / lanes_));
+      const Index run = join ? count * taps_ : taps_dense ? taps_ : 1;
+      for (Index i = 0; i < count * taps_; i += run) {
+        const Index t = i % taps_;
+        const Index at = w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps_, t / plane,
+                                   t / window[2] % window[1], t % window[2]});
+        this->put(advance(w.data, w.dtype, at), w.dtype, w.stride[4], w.stride[0], s.pixels + i * columns, columns, run,
+                  n, s.lines);
       }
     }
     return good;
@@ -228,7 +269,8 @@ class WinogradWeights final : public Tiled<T> {
 
   static constexpr Index kBlock = 64, kMostChannels = 2 * kBlock;
   const Index store_channels_;  // whose taps are one transposition
-  Index width_, rows_ = 1, panels_ = 1, slabs_ = 1;
+  Index width_, rows_ = 1, panels_ = 1, of_results_ = 1, slabs_ = 1;
+  bool together_ = false;
   Index vstep_ = 0, bstep_ = 0, cstep_ = 0;
 };
 
