@@ -144,19 +144,19 @@ struct Winograd {
         lanes(set.lanes),
         width(kTiles * transforms.tile[1]),
         fstep(kTiles * lanes),
-        pixels(numbers<T>(kMostRows * width * lanes)),
+        pixels(numbers<T>(kMostTileRows * width * lanes)),
         frequencies(numbers<T>(transforms.frequencies() * fstep)),
         weights(numbers<T>((fstep + 1) * kMostTaps)),
         scratch(numbers<T>(kMostTaps * lanes)) {
-    for (int i = 0; i < kMostRows; ++i) rows[i] = pixels.data() + i * width * lanes;
+    for (int i = 0; i < kMostTileRows; ++i) rows[i] = pixels.data() + i * width * lanes;
     for (int i = 0; i < kMostTaps; ++i) taps[i] = i;
   }
 
-  static constexpr int kMostRows = 18, kMostTaps = 96;
+  static constexpr int kMostTaps = 96;
   const WinogradKernels<T>& kernels;
   std::ptrdiff_t lanes, width, fstep;
   std::vector<T> pixels, frequencies, weights, scratch;
-  T* rows[kMostRows];
+  T* rows[kMostTileRows];
   int taps[kMostTaps];
 };
 

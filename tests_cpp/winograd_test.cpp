@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <ostream>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -221,8 +222,10 @@ TEST(WinogradError, IsBelowThatOfStraightSumsOrAFewTimesIt) {
   const Problem image = problem(2, 1, 96, 80, {1, 15, 14}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
   const Problem volume = problem(1, 1, 40, 48, {5, 12, 12}, {3, 3, 3}, kOne, kOne, {1, 1, 1});
   const Problem large = problem(2, 1, 64, 40, {1, 15, 14}, {1, 5, 5}, kOne, kOne, {0, 2, 2});
+  const Problem larger = problem(1, 1, 40, 33, {1, 27, 28}, {1, 9, 9}, kOne, kOne, {0, 4, 4});
   const Problem line = problem(2, 1, 64, 40, {1, 1, 300}, {1, 1, 3}, kOne, kOne, {0, 0, 1});
-  for (const Problem& p : {image, volume, large, line})
+  const Problem long_taps = problem(1, 1, 40, 36, {1, 1, 200}, {1, 1, 40}, kOne, kOne, {0, 0, 20});
+  for (const Problem& p : {image, volume, large, larger, line, long_taps})
     for (const Unknown unknown : kUnknowns)
       for (const bool rectified : {false, true}) {
         Call call(p, unknown, {f, f, f}, {}, false);
@@ -294,6 +297,45 @@ TEST(WinogradPlan, TakesLargeTilesOnlyWhereCheaperAndInexactOnesOnlyWhereFast) {
     EXPECT_EQ(transform_of(small, Precision::default_), "F(2x2");
     EXPECT_EQ(transform_of(small, Precision::fast), "F(2x2");
   }
+}
+
+// What the plans of an instruction set share, whether weights are transformed once, and whether there are several
+// panels or sets of results: all that check_all runs.
+std::set<std::string> ways_to_share(Isa isa) {
+  std::set<std::string> ways;
+  for (const Problem& p : problems())
+    for (const Unknown unknown : kUnknowns)
+      for (const std::size_t number : transforms_of(p)) {
+        const Call call(p, unknown, {DType::float32, DType::float32, DType::float32}, {}, false);
+        std::size_t budget = kNoLimit;
+        while (const auto pass = make(number, call.spec(budget), kernel_set<float>(isa))) {
+          const std::string text = pass->explain();
+          const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
+          std::string way = says("frequencies") ? "frequencies" : says("panels of a box") ? "panels" : "boxes";
+          if (unknown == Unknown::w) way = "w: " + way;
+          if (says("transformed once")) way += ", once";
+          if (const std::size_t at = text.find("panels of "); unknown != Unknown::w)
+            if (std::stol(text.substr(at + 10)) < (unknown == Unknown::x ? p.ci : p.co)) way += ", panels";
+          if (unknown == Unknown::x && p.stride != kOne) way += ", sets";
+          ways.insert(way);
+          budget = std::min(budget, pass->workspace_bytes()) / 4 * 3;
+        }
+      }
+  return ways;
+}
+
+TEST(WinogradPlan, SharesWorkInEveryWay) {
+  set_num_threads(kThreads);
+  const auto includes = [](Isa isa, const std::set<std::string>& some) {
+    const std::set<std::string> all = ways_to_share(isa);
+    return std::includes(all.begin(), all.end(), some.begin(), some.end());
+  };
+  EXPECT_TRUE(includes(
+      Isa::generic, {"boxes, panels, sets", "boxes, once, panels", "panels, panels, sets", "panels, once, panels, sets",
+                     "frequencies, panels", "frequencies, panels, sets", "w: boxes", "w: frequencies"}));
+  if (!supported(Isa::avx512)) return;  // whose panels hold all columns
+  EXPECT_TRUE(includes(Isa::avx512, {"boxes, sets", "boxes, once, sets", "frequencies, sets", "frequencies, once",
+                                     "frequencies, once, sets"}));
 }
 
 TEST(WinogradPlan, RefusesWhatItCannotServe) {

@@ -173,19 +173,26 @@ def test_one_channel(
         ((1, 33, 239), (48, 33, 2), ((239,),), {"padding": [(1, 5)], "dilation": 3}),
         ((1, 64, 2400), (64, 64, 10), ((960, 1440),), {}),  # a part with fewer taps than a transform
         ((3, 96, 90), (96, 48, 5), ((4, 43, 43),), {"stride": 3, "transposed": True, "groups": 2}),
+        ((2, 64, 2400), (64, 64, 12), ((957, 1443),), {}),
+        ((1, 64, 2400), (64, 64, 40), ((957, 1443),), {}),  # in parts
+        ((1, 64, 2400), (64, 64, 22), ((957, 1443),), {"stride": 2}),
+        ((1, 64, 2400), (64, 64, 11), ((957, 1443),), {"dilation": 3}),
+        ((1, 64, 90, 85), (64, 64, 9, 8), ((41, 49), (30, 55)), {"padding": 4}),
     ],
 )
+@pytest.mark.parametrize("precision", ["default", "fast"])
 def test_tiles_that_read_beyond_windows(
     rng: np.random.Generator,
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     chunks: tuple[tuple[int, ...], ...],
     options: dict[str, Any],
+    precision: str,
 ) -> None:
     """What is multiplied by zeros, or cancels, must be the same in parts and whole."""
     x, w = rng.standard_normal(x_shape, np.float32), rng.standard_normal(w_shape, np.float32)
     dy = rng.standard_normal(convbwd.convolution(x, w, **options).shape, np.float32)
-    options = {**options, "algorithm": "winograd", "output_mask": (True, False, False)}
+    options = {**options, "algorithm": "winograd", "precision": precision, "output_mask": (True, False, False)}
     assert "winograd" in convbwd.plan(dy, x, w, **options).explain()
     expected = convbwd.convolution_backward(dy, x, w, **options)[0]
     lazy = convbwd_dask.convolution_backward(

@@ -19,11 +19,11 @@ PROBLEMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "transposed": ((2, 64, 46, 46), (64, 64, 3, 3), {"transposed": True, "padding": 1}),
 }
 TILES: dict[str, tuple[str | None, str]] = {  # of Winograd's algorithm, by default and fast
-    "two dimensions": ("F(2x2, 3x3)", "F(4x4, 3x3)"),
-    "three dimensions": ("F(2x2, 3x3)", "F(4x4, 3x3)"),
+    "two dimensions": ("F(2x2, 3x3)", " F(4x4, 3x3)"),
+    "three dimensions": ("exact F(4x4, 3x3)", " F(4x4, 3x3)"),
     "large window": ("F(2x2, 3x3)", "FFT F("),
     "one dimension": ("F(1x2, 1x3)", "F(1x4, 1x3)"),
-    "transposed": ("F(2x2, 3x3)", "F(4x4, 3x3)"),
+    "transposed": ("F(2x2, 3x3)", " F(4x4, 3x3)"),
 }
 NAMES = ("grad_input", "grad_weight", "output")
 INFO = convbwd.build_info()

@@ -9,8 +9,7 @@ template <class T>
 class Winograd final : public Tiled<T> {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
-      Base::source_tiles_, Base::tasks_, Base::pitch, Base::transforms_, Base::frequencies_, Base::products_,
-      Base::taps_, Base::tap_;
+      Base::source_tiles_, Base::pitch, Base::transforms_, Base::frequencies_, Base::products_, Base::taps_, Base::tap_;
 
  public:
   Winograd(const PassSpec& spec, const Choice<T>& choice) : Base(spec, choice), to_x_(spec.unknown == Unknown::x) {
@@ -56,7 +55,14 @@ class Winograd final : public Tiled<T> {
     s << "winograd " << (to_x_ ? "x" : "y") << " " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n
       << 'x' << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
       << " source channels, panels of " << width_ << " of " << cd_ << "; weights transformed "
-      << (prepack_ ? "once" : "by tasks") << "; " << this->effort();
+      << (prepack_                ? "once"
+          : share_ == Share::work ? "for each"
+                                  : "by tasks")
+      << ", "
+      << (share_ == Share::boxes    ? "boxes"
+          : share_ == Share::panels ? "panels of a box"
+                                    : "frequencies of a panel")
+      << " shared; " << this->effort();
     return s.str();
   }
 
@@ -83,7 +89,6 @@ class Winograd final : public Tiled<T> {
         const Index k0 = i % chunks * chunk_, panel = i / chunks % panels_, g = i / chunks / panels_;
         weights(o.w, g, panel, {k0, std::min(k0 + chunk_, cs_)}, slot_of(slot), chunk_of_weights(all.u, g, panel, k0));
       });
-    // Each has do_all(n, f) do f(begin, end, slot) for a range, in pieces or as it is.
     const auto transform_one = [&](Index i, const auto& do_all) {
       do_all(vectors, [&](Index begin, Index end, const Slot& s) {
         for (Index vector = begin; vector < end && fit.load(std::memory_order_relaxed); ++vector)
@@ -91,13 +96,7 @@ class Winograd final : public Tiled<T> {
       });
     };
     const auto multiply_one = [&](Index i, Index panel, const auto& do_all) {
-      if (fit.load(std::memory_order_relaxed))
-        multiply(o, i / boxes_, this->box(i % boxes_), panel, all.u, check, do_all);
-    };
-    const auto alone = [](const Slot& s) { return [s](Index n, const auto& f) { f(Index{0}, n, s); }; };
-    const auto together = [&](Index n, const auto& f) {
-      const Index pieces = std::min(n, kPieces);
-      parallel_for(pieces, slots, [&](Index i, int slot) { f(i * n / pieces, (i + 1) * n / pieces, slot_of(slot)); });
+      if (fit.load(std::memory_order_relaxed)) multiply(o, i / boxes_, this->box(i % boxes_), panel, check, do_all);
     };
     if (share_ == Share::boxes)
       parallel_for(groups * boxes_, slots, [&](Index i, int slot) {
@@ -106,11 +105,11 @@ class Winograd final : public Tiled<T> {
         for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, alone(s));
       });
     for (Index i = 0; i < groups * boxes_ && share_ != Share::boxes; ++i) {
-      transform_one(i, together);
+      transform_one(i, together(slots, slot_of));
       if (share_ == Share::panels)
         parallel_for(panels_, slots, [&](Index panel, int slot) { multiply_one(i, panel, alone(slot_of(slot))); });
       else
-        for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, together);
+        for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, together(slots, slot_of));
     }
     if (!fit) direct_->run(o, workspace);
   }
@@ -118,7 +117,6 @@ class Winograd final : public Tiled<T> {
  private:
   // What threads share: boxes, the panels of one box after the other, or all the work that a panel of a box is.
   enum class Share { boxes, panels, work };
-  static constexpr Index kPieces = 16;
 
   struct Shared {
     T *u, *v, *m;
@@ -143,9 +141,7 @@ class Winograd final : public Tiled<T> {
     mstep_ = pitch(this->tiles(step_) * width_);
     Carver shared, slot;
     carve(slot, carve_shared(shared));
-    const Index tasks = share_ == Share::boxes    ? all
-                        : share_ == Share::panels ? panels_
-                                                  : std::min(frequencies_, kPieces);
+    const Index tasks = share_ == Share::boxes ? all : share_ == Share::panels ? panels_ : frequencies_;
     return this->share(tasks, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()), work ? 1 : 2);
   }
   Shared carve_shared(Carver& carver) const {
@@ -236,8 +232,7 @@ class Winograd final : public Tiled<T> {
   }
 
   template <class Check, class DoAll>
-  void multiply(const Operands& o, Index g, const Box& b, Index panel, T* packed, const Check& check,
-                const DoAll& do_all) const {
+  void multiply(const Operands& o, Index g, const Box& b, Index panel, const Check& check, const DoAll& do_all) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_);
     // With few frequencies a sum has few products beside those of the transforms, whose errors show.
     const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || frequencies_ < 16);
@@ -252,7 +247,7 @@ class Winograd final : public Tiled<T> {
             weights(o.w, g, panel, {k0 + begin * kWeightBlock, std::min(k0 + end * kWeightBlock, k1)}, s, s.u);
           });
         do_all(frequencies_, [&](Index begin, Index end, const Slot& s) {
-          const T* const u = prepack_ ? chunk_of_weights(packed, g, panel, 0) : s.u;
+          const T* const u = prepack_ ? chunk_of_weights(s.u, g, panel, 0) : s.u;
           for (Index result = first; result < last; ++result)
             multiply_tiles(b, result, {begin, end}, {k0, k1}, kernel, s.v, u, columns,
                            s.m + (result - first) * frequencies_ * mstep_);
@@ -299,7 +294,7 @@ class Winograd final : public Tiled<T> {
     for (Index i = 0; i < b.n * b.d; ++i)
       for (Index line = 0; line < this->lines(b); ++line, m += b.w * columns)
         for (Index j = some.begin; j < some.end; j += lanes_) {
-          T* rows[kMostRows];
+          T* rows[kMostTileRows];
           const Index column = left + line % sets;
           for (Index r = 0; r < axes_[1].tile; ++r) {
             const Index y = down * (axes_[1].tile * (line / sets) + r) + top;
@@ -356,6 +351,15 @@ bool saves(const winograd::Axes& axes, const Problem& p, const Index3& outputs) 
   return static_cast<double>(products) < products_inside(p);
 }
 
+template <class T>
+bool long_enough(const WinogradKernels<T>& transforms, const Problem& p) {
+  for (std::size_t a = 0; a < 2; ++a)
+    if (!transforms.exact && transforms.complex[a] > 0 &&
+        ceil_div(p.w[1 + a], p.stride[1 + a]) < winograd::kFourierTaps)
+      return false;
+  return true;
+}
+
 }  // namespace
 
 template <class T>
@@ -375,7 +379,7 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
     if (!may || !fits || (only && &transforms != only)) continue;
     const winograd::Axes axes = winograd::axes_of(p, transforms, spec.unknown == Unknown::x);
     if (axes[0].part_count() * axes[1].part_count() * axes[2].part_count() > winograd::kMostParts) continue;
-    if (!only && !saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y)) continue;
+    if (!only && !(long_enough(transforms, p) && saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y))) continue;
     if (!direct) direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
     if (!direct) return nullptr;
     const winograd::Choice<T> choice{kernels, transforms, direct};

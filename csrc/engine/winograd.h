@@ -1,6 +1,6 @@
 // Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(2x2, 2x2) (1.8 times), F(4x4, 3x3)
 // and F(3x3, 4x4) (4 times, exact ones 3.1 times) and Fourier transforms (6 to 17 times) on h and w, or F(1x2, 1x3)
-// (1.5 times), F(1x4, 1x3) (2 times) and Fourier transforms (3 to 6 times) on w alone; taps along other axes summed
+// (1.5 times), F(1x4, 1x3) (2 times) and Fourier transforms (2.8 to 6 times) on w alone; taps along other axes summed
 // directly.
 //
 // Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to frequencies, 4 to
@@ -41,7 +41,7 @@ constexpr Index kMinTasks = 8;
 // it costs one thread and two.
 constexpr double kMuchWork = 1 << 23, kAlone = 1.4;
 constexpr Index kStoreRows = 64;
-constexpr Index kMostRows = 18;       // that a tile reads
+constexpr Index kFourierTaps = 4;     // of fewer Fourier transforms save no more products than others
 constexpr Index kMostParts = 128;     // of a window
 constexpr Index kMostSets = 64;       // sets of columns, which are tiles of a box
 constexpr Index kLeastChannels = 16;  // transforms of fewer cost more than they save
@@ -101,6 +101,19 @@ inline Index count_products(const Axes& axes) {
 
 // Tiles that cover so many outputs, of each set.
 inline Index tiles_of(const Axis& axis, Index outputs) { return ceil_div(outputs, axis.out * axis.tile); }
+
+// Two ways to do_all(n, f), f(begin, end, slot) for the whole of [0, n): in one go, or in pieces by all threads.
+template <class Slot>
+auto alone(const Slot& slot) {
+  return [slot](Index n, const auto& f) { f(Index{0}, n, slot); };
+}
+template <class SlotOf>
+auto together(int slots, const SlotOf& slot_of) {
+  return [slots, &slot_of](Index n, const auto& f) {
+    const Index pieces = std::min(n, std::max<Index>(16, 2 * slots));
+    parallel_for(pieces, slots, [&](Index i, int slot) { f(i * n / pieces, (i + 1) * n / pieces, slot_of(slot)); });
+  };
+}
 
 /// What a pass is made with.
 template <class T>
@@ -275,7 +288,7 @@ class Tiled : public GuardedPass {
       for (Index n = 0; n < b.n; ++n)
         for (Index i = 0; i < tiles(0, b.d); ++i)
           for (Index line = 0; line < tiles(1, b.h) * sets; ++line, tile += tiles(2, b.w)) {
-            const T* rows[kMostRows];
+            const T* rows[kMostTileRows];
             const Index d = b.d0 + (source ? axes_[0].low : 0) + i - s.at[2], h = line / sets;
             const Index at = left + line % sets, column = at - floor_div(at, across) * across;
             for (Index j = 0; j < height; ++j) {
@@ -359,7 +372,7 @@ class Tiled : public GuardedPass {
     const double share = static_cast<double>(frequencies_) / of_tile({16, 36, 46});
     return of_tile(cycles) * share * 2 / (tile_products() * static_cast<double>(of));
   }
-  // The same of tiles, which F(1x4, 1x3) passes through once, not twice.
+  // The same of tiles. The numbers of F(4x4, 3x3) are for two axes; those of complex remainders fit one, too.
   double relative_tiles(Cycles cycles, Index of) const {
     const bool once = mixes_more() && !has_complex() && !axes_[1].transforms();
     return relative(cycles, of) * (once ? 0.5 : 1);

@@ -25,7 +25,8 @@ class WinogradWeights final : public Tiled<T> {
       for (Index tiles = kChunk; tiles >= kLeastTiles; tiles = tiles * 3 / 4) {
         this->cut(p.n, p.y, tiles);
         for (const Index block : {2 * kBlock, kBlock})
-          if (configure(block, by_task) && (block == kBlock || (!together_ && tasks_ >= kMinTasks / 2))) return true;
+          if (configure(block, by_task) && (block == kBlock || !by_task || (!together_ && tasks_ >= kMinTasks / 2)))
+            return true;
       }
     return false;
   }
@@ -42,13 +43,13 @@ class WinogradWeights final : public Tiled<T> {
     s << "winograd w " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n << 'x' << step_.d << 'x'
       << step_.h << 'x' << step_.w << " tiles, " << rows_ << " of " << spec_.problem.ci << " input channels by "
       << panels_ * width_ << " of " << spec_.problem.co << " output channels a task, " << boxes_ << " boxes in "
-      << slabs_ << " slabs; " << this->effort();
+      << slabs_ << " slabs" << (together_ ? ", frequencies shared; " : "; ") << this->effort();
     return s.str();
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
     const int slots = this->slots();
-    const Index block = slab_elements(), blocks = of_results_ * slabs_;
+    const Index tasks = blocks_ * slabs_, slab = slab_elements();
     Carver carver(workspace);
     const Shared shared = carve_shared(carver);
     std::atomic<bool> fit{true};
@@ -59,9 +60,9 @@ class WinogradWeights final : public Tiled<T> {
     const auto check = [&](bool good) {
       if (!good) fit.store(false, std::memory_order_relaxed);
     };
-    // Sums of a block over the boxes of a slab, by do_all(n, f), which does f(begin, end, slot) for a range.
+    // Sums of a block over the boxes of a slab.
     const auto sum_one = [&](Index i, T* c, const auto& do_all) {
-      const Index slab = i % slabs_, first = slab * boxes_ / slabs_, last = (slab + 1) * boxes_ / slabs_;
+      const Index first = i % slabs_ * boxes_ / slabs_, last = (i % slabs_ + 1) * boxes_ / slabs_;
       const Block b = block_of(i / slabs_);
       for (Index j = first; j < last && fit.load(std::memory_order_relaxed); ++j)
         add(o, b, this->box(j), c, j > first, check, do_all);
@@ -69,22 +70,17 @@ class WinogradWeights final : public Tiled<T> {
         do_all(stores(b), [&](Index begin, Index end, const Slot& s) { check(store(o, b, c, {begin, end}, s)); });
     };
     if (together_)
-      for (Index i = 0; i < blocks; ++i)
-        sum_one(i, shared.c, [&](Index n, const auto& f) {
-          const Index pieces = std::min(n, kPieces);
-          parallel_for(pieces, slots,
-                       [&](Index piece, int slot) { f(piece * n / pieces, (piece + 1) * n / pieces, slot_of(slot)); });
-        });
+      for (Index i = 0; i < tasks; ++i) sum_one(i, shared.c, together(slots, slot_of));
     else
-      parallel_for(blocks, slots, [&](Index i, int slot) {
+      parallel_for(tasks, slots, [&](Index i, int slot) {
         const Slot s = slot_of(slot);
-        sum_one(i, slabs_ > 1 ? shared.c + i * block : s.c, [&](Index n, const auto& f) { f(Index{0}, n, s); });
+        sum_one(i, slabs_ > 1 ? shared.c + i * slab : s.c, alone(s));
       });
     if (slabs_ > 1 && fit)
-      parallel_for(of_results_, slots, [&](Index i, int slot) {
-        T* const c = shared.c + i * slabs_ * block;
-        for (Index slab = 1; slab < slabs_; ++slab)
-          for (Index e = 0; e < block; ++e) c[e] += c[slab * block + e];
+      parallel_for(blocks_, slots, [&](Index i, int slot) {
+        T* const c = shared.c + i * slabs_ * slab;
+        for (Index j = 1; j < slabs_; ++j)
+          for (Index e = 0; e < slab; ++e) c[e] += c[j * slab + e];
         const Block b = block_of(i);
         check(store(o, b, c, {0, stores(b)}, slot_of(slot)));
       });
@@ -92,8 +88,6 @@ class WinogradWeights final : public Tiled<T> {
   }
 
  private:
-  static constexpr Index kPieces = 16;  // of what threads do together
-
   struct Shared {
     T *c, *v, *b;
   };
@@ -117,24 +111,24 @@ class WinogradWeights final : public Tiled<T> {
     vstep_ = pitch(source_tiles_ * rows_);
     bstep_ = pitch(this->tiles(step_) * width_);
     cstep_ = pitch(rows_ * width_);
-    of_results_ = p.groups * ceil_div(p.ci, rows_) * ceil_div(p.co, panels_ * width_);
+    blocks_ = p.groups * ceil_div(p.ci, rows_) * ceil_div(p.co, panels_ * width_);
     slabs_ = 1;
-    if (by_task && of_results_ < kMinTasks) {
+    if (by_task && blocks_ < kMinTasks) {
       const Index room =
-          static_cast<Index>(spec_.budget) / 4 * 3 / static_cast<Index>(sizeof(T)) / (of_results_ * slab_elements());
-      slabs_ = std::min({boxes_, round_up(ceil_div(kMinTasks, of_results_), 2), std::max<Index>(1, room / 2 * 2)});
+          static_cast<Index>(spec_.budget) / 4 * 3 / static_cast<Index>(sizeof(T)) / (blocks_ * slab_elements());
+      slabs_ = std::min({boxes_, round_up(ceil_div(kMinTasks, blocks_), 2), std::max<Index>(1, room / 2 * 2)});
     }
-    const Index tasks = of_results_ * slabs_;
+    const Index tasks = blocks_ * slabs_;
     together_ = !by_task || tasks == 1;
     Carver shared, slot;
     carve(slot, carve_shared(shared));
-    return this->share(together_ ? kPieces : tasks, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()),
-                       together_ ? 1 : 2);
+    return this->share(together_ ? frequencies_ : tasks, static_cast<Index>(shared.used()),
+                       static_cast<Index>(slot.used()), together_ ? 1 : 2);
   }
   Index slab_elements() const { return panels_ * parts_ * frequencies_ * cstep_; }
   Shared carve_shared(Carver& carver) const {
     Shared s{};
-    if (slabs_ > 1) s.c = carver.take<T>(of_results_ * slabs_ * slab_elements());
+    if (slabs_ > 1) s.c = carver.take<T>(blocks_ * slabs_ * slab_elements());
     if (together_) take_task(carver, s.c, s.v, s.b);
     return s;
   }
@@ -269,7 +263,7 @@ class WinogradWeights final : public Tiled<T> {
 
   static constexpr Index kBlock = 64, kMostChannels = 2 * kBlock;
   const Index store_channels_;  // whose taps are one transposition
-  Index width_, rows_ = 1, panels_ = 1, of_results_ = 1, slabs_ = 1;
+  Index width_, rows_ = 1, panels_ = 1, blocks_ = 1, slabs_ = 1;
   bool together_ = false;
   Index vstep_ = 0, bstep_ = 0, cstep_ = 0;
 };

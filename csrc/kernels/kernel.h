@@ -87,16 +87,18 @@ template <class T>
 using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step,
                        std::int64_t rows, std::int64_t left, std::int64_t width, std::int64_t right);
 
-/// Transforms of Winograd F(tile, window). An axis has remainders: all real ones but the last, then complex ones, then
-/// the last. Two of them, one along each axis, are frequencies, which are multiplied: one for real ones, three for a
-/// real and a complex one, six for complex ones; all those of a remainder along h follow each other. A frequency of a
-/// tile is a vector along channels; frequencies lie `fstep` elements apart, tiles `tstep`. Rows of pixels are dense
-/// arrays of such vectors, columns outside [0, width) are zeros. output and taps return whether all that they computed
-/// is finite.
+constexpr int kMostTileRows = 18;
+
+/// Transforms of Winograd F(tile, window), of at most so many rows of pixels. An axis has remainders: all real ones but
+/// the last, then complex ones, then the last. Two of them, one along each axis, are frequencies, which are multiplied:
+/// one for real ones, three for a real and a complex one, six for complex ones; all those of a remainder along h follow
+/// each other. A frequency of a tile is a vector along channels; frequencies lie `fstep` elements apart, tiles `tstep`.
+/// Rows of pixels are dense arrays of such vectors, columns outside [0, width) are zeros. output and taps return
+/// whether all that they computed is finite.
 template <class T>
 struct WinogradKernels {
   int tile[2], window[2], real[2], complex[2];  // along h and w: outputs, taps, remainders
-  bool exact;                                   // sums, halves and quarters
+  bool exact;                                   // sums, with powers of two as factors
   constexpr int frequencies() const {
     return real[0] * real[1] + 3 * (real[0] * complex[1] + complex[0] * real[1]) + 6 * complex[0] * complex[1];
   }

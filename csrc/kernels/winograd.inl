@@ -182,6 +182,7 @@ INLINE bool winograd_finite(V<T> zero) {
 template <class T, int MH, int MW, int KH, int KW, bool kRoots = true>
 struct Winograd {
   static constexpr int PH = MH + KH - 1, PW = MW + KW - 1, L = Vec<T>::lanes;  // pixels
+  static_assert(PH <= kMostTileRows);
   using H = Remainders<PH, kRoots>;
   using W = Remainders<PW, kRoots>;
   static constexpr bool kSmall = PH <= kInRegisters && PW <= kInRegisters;

@@ -59,9 +59,10 @@ class _Axis:
         """
         Return the least part around [low, high) of x (or y) whose elements are summed in the order of the whole.
 
-        It has a position that every tap of every phase of the stride reaches, two windows, and whole tiles, if these
-        have more than one output. Second, the part of y (or x) that it reads. Tiles read up to two positions beyond the
-        windows: what is there must not change from part to whole, even if it is multiplied by zeros.
+        It has a position that every tap of every phase of the stride reaches, two windows, and whole tiles, if
+        these have more than one output. Second, the part of y (or x) that it reads. Tiles read up to as many
+        positions beyond the windows as they have outputs: what is there must not change from part to whole,
+        even if it is multiplied by zeros.
         """
         unit = self.stride if to_x else 1
         spread = self.dilation * unit if tile > 1 else 0
@@ -77,7 +78,7 @@ class _Axis:
             return (0, self.x if to_x else self.y), (0, self.y if to_x else self.x)
         low = min(low, last - least)
         high = max(high, max(low, first) + least)
-        part = low // step * step, min(size, -(-high // step) * step + 2 * spread)
+        part = low // step * step, min(size, -(-high // step) * step + tile * spread)
         first, last = self.read(to_x, *part)
         return part, (first, (self.y if to_x else self.x) if spread and part[1] == size else last)
 
