@@ -55,10 +55,7 @@ class Winograd final : public Tiled<T> {
     s << "winograd " << (to_x_ ? "x" : "y") << " " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n
       << 'x' << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
       << " source channels, panels of " << width_ << " of " << cd_ << "; weights transformed "
-      << (prepack_                ? "once"
-          : share_ == Share::work ? "for each"
-                                  : "by tasks")
-      << ", "
+      << (prepack_ ? "once" : "for each box") << ", "
       << (share_ == Share::boxes    ? "boxes"
           : share_ == Share::panels ? "panels of a box"
                                     : "frequencies of a panel")
@@ -169,7 +166,7 @@ class Winograd final : public Tiled<T> {
     if (!prepack_) u = carver.take<T>(frequencies_ * ustep_);
     m = carver.take<T>(results_at_a_time() * frequencies_ * mstep_);
   }
-  // Transformed for one box, weights serve all results; shared work is to be much at a time.
+  // Where weights are transformed for each box, once for all results; and threads are to share much at a time.
   Index results_at_a_time() const { return prepack_ && share_ != Share::work ? 1 : results(); }
   // Sets of results that are formed from the same tiles.
   Index results() const { return axes_[1].results * axes_[2].results; }
