@@ -88,8 +88,8 @@ std::vector<std::size_t> transforms_of(const Problem& p) {
   for (std::size_t i = 0; i < std::size(kTransforms); ++i) {
     const WinogradKernels<float>& transforms = kernel_set<float>(Isa::generic).winograd[i];
     const auto suits = [&](std::size_t axis) {
-      const bool fourier = !transforms.exact && transforms.complex[axis] > 0;
-      return transforms.window[axis] == 1 || p.w[1 + axis] > (fourier ? 3 * p.stride[1 + axis] : 1);
+      const Index short_ones = transforms.fourier(static_cast<int>(axis)) ? 3 * p.stride[1 + axis] : 1;
+      return transforms.window[axis] == 1 || p.w[1 + axis] > short_ones;
     };
     if (suits(0) && suits(1)) numbers.push_back(i);
   }

@@ -348,13 +348,13 @@ bool saves(const winograd::Axes& axes, const Problem& p, const Index3& outputs) 
   return static_cast<double>(products) < products_inside(p);
 }
 
+// Whether the window has taps enough along an axis for transforms of it.
 template <class T>
-bool long_enough(const WinogradKernels<T>& transforms, const Problem& p) {
-  for (std::size_t a = 0; a < 2; ++a)
-    if (!transforms.exact && transforms.complex[a] > 0 &&
-        ceil_div(p.w[1 + a], p.stride[1 + a]) < winograd::kFourierTaps)
-      return false;
-  return true;
+bool long_enough(const WinogradKernels<T>& transforms, const Problem& p, std::size_t axis) {
+  const AxisSizes a = axis_sizes(p, static_cast<int>(1 + axis));
+  if (transforms.window[axis] == 1) return true;
+  return transforms.fourier(static_cast<int>(axis)) ? ceil_div(a.kernel, a.stride) >= winograd::kFourierTaps
+                                                    : a.kernel > 1;
 }
 
 }  // namespace
@@ -372,11 +372,11 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
   std::unique_ptr<GuardedPass> best;
   for (const WinogradKernels<T>& transforms : kernels.winograd) {
     const bool may = transforms.exact || spec.precision == Precision::fast;
-    const bool fits = (transforms.window[0] == 1 || p.w[1] > 1) && (transforms.window[1] == 1 || p.w[2] > 1);
+    const bool fits = long_enough(transforms, p, 0) && long_enough(transforms, p, 1);
     if (!may || !fits || (only && &transforms != only)) continue;
     const winograd::Axes axes = winograd::axes_of(p, transforms, spec.unknown == Unknown::x);
     if (axes[0].part_count() * axes[1].part_count() * axes[2].part_count() > winograd::kMostParts) continue;
-    if (!only && !(long_enough(transforms, p) && saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y))) continue;
+    if (!only && !saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y)) continue;
     if (!direct) direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
     if (!direct) return nullptr;
     const winograd::Choice<T> choice{kernels, transforms, direct};

@@ -102,6 +102,8 @@ struct WinogradKernels {
   constexpr int frequencies() const {
     return real[0] * real[1] + 3 * (real[0] * complex[1] + complex[0] * real[1]) + 6 * complex[0] * complex[1];
   }
+  /// Whether an axis has more roots of 1 than such sums reach.
+  constexpr bool fourier(int axis) const { return !exact && complex[axis] > 0; }
   /// Tiles of tile[0] + window[0] - 1 rows, the first from column `first` on, each tile[1] columns after the last one.
   /// Columns are `apart` elements apart.
   void (*image)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::ptrdiff_t apart,

@@ -4,9 +4,9 @@
 //
 // An axis of P = M + K - 1 pixels has remainders of x, x^R - 1 and infinity, R = P - 2 a power of two. Those of x^R - 1
 // are values at its roots: 1, -1 and pairs of conjugate ones, a Fourier transform (radix two, real, pruned to the
-// coefficients that there are). With R = 1, 2 and 4 all are sums, halves and quarters, so that small integers stay
-// exact. A product of complex values takes three (Karatsuba); where both axes have them, two values, and six products,
-// stand for the four of their real and imaginary parts.
+// coefficients that there are). With R = 1, 2 and 4 all are sums, with powers of two as factors, so that small
+// integers stay exact. A product of complex values takes three (Karatsuba); where both axes have them, two values, and
+// six products, stand for the four of their real and imaginary parts.
 //
 // Six pixels may also have the points 0, +-5/8, +-3/2 and infinity, which are the best of {0, +-a, +-b, infinity}: less
 // than half of the error that 1 and 2 have (root mean square, F(4x4, 3x3)). They save the products of complex values.
