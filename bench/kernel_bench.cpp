@@ -84,7 +84,8 @@ void transpose(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
   std::iota(row.begin(), row.end(), 0);
   T* table[1] = {dst.data()};
   for (auto _ : state) {
-    set.transpose[static_cast<int>(dtype)](table, 1, kRows, src.data(), row.data(), kColumns, kRows, kRows, kColumns);
+    set.transpose[static_cast<int>(dtype)](table, 1, kRows, src.data(), row.data(), kColumns, kRows, kRows, kColumns,
+                                           {});
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(state.iterations() * kRows * kColumns);
@@ -108,7 +109,7 @@ void pad(benchmark::State& state, const KernelSet<T>& set, DType dtype) {
   std::vector<T> dst(kRows * (kWidth + 2 * kBorder));
   for (auto _ : state) {
     set.pad[static_cast<int>(dtype)](dst.data(), kWidth + 2 * kBorder, src.data(), kWidth, 1, kRows, kBorder, kWidth,
-                                     kBorder);
+                                     kBorder, 0);
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(dst.size()));

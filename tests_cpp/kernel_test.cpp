@@ -412,9 +412,11 @@ TEST_P(Kernels, TransposeConvertsAndSpreadsColumnsOverDestinations) {
                 to_expected.push_back(left_out ? nullptr : expected.data() + p * block);
               }
               const int t = static_cast<int>(dtype);
-              oracle.transpose[t](to_expected.data(), period, ldd, src.data(), row.data(), lds, rows, rows + more,
-                                  cols);
-              set.transpose[t](to.data(), period, ldd, src.data(), row.data(), lds, rows, rows + more, cols);
+              oracle.transpose[t](to_expected.data(), period, ldd, src.data(), row.data(), lds, rows, rows + more, cols,
+                                  {});
+              // What is fetched need not exist.
+              const Fetch fetch = rows % 2 ? Fetch{20, -100} : Fetch{};
+              set.transpose[t](to.data(), period, ldd, src.data(), row.data(), lds, rows, rows + more, cols, fetch);
               ASSERT_TRUE(got == expected)
                   << name_of(dtype) << " rows=" << rows << "+" << more << " cols=" << cols << " period=" << period;
             }
@@ -439,12 +441,16 @@ TEST_P(Kernels, PadConvertsRowsBetweenZeros) {
                   const std::ptrdiff_t first = (falling ? (rows - 1) * span : 0) + (step < 0 ? width : 0);
                   const void* from = src.template as<std::byte>() + first * static_cast<std::ptrdiff_t>(size_of(dtype));
                   const std::ptrdiff_t lds = falling ? -span : span;
-                  Memory<T> got(rows * ldd), expected(rows * ldd);
+                  Memory<T> expected(rows * ldd);
                   const int t = static_cast<int>(dtype);
-                  oracle.pad[t](expected.data(), ldd, from, lds, step, rows, left, width, right);
-                  set.pad[t](got.data(), ldd, from, lds, step, rows, left, width, right);
-                  ASSERT_TRUE(got == expected) << name_of(dtype) << " rows=" << rows << " step=" << step
-                                               << " width=" << left << "+" << width << "+" << right;
+                  oracle.pad[t](expected.data(), ldd, from, lds, step, rows, left, width, right, 0);
+                  for (const std::ptrdiff_t ahead : {0, 100}) {
+                    Memory<T> got(rows * ldd);
+                    set.pad[t](got.data(), ldd, from, lds, step, rows, left, width, right, ahead);
+                    ASSERT_TRUE(got == expected)
+                        << name_of(dtype) << " rows=" << rows << " step=" << step << " width=" << left << "+" << width
+                        << "+" << right << " ahead=" << ahead;
+                  }
                 }
   });
 }

@@ -186,21 +186,25 @@ TEST_P(Winograd, HasTheSameBitsForAllThreadsAndLayouts) {
     for (const std::size_t number : transforms_of(GetParam()))
       for (const std::size_t budget : {kNoLimit, std::size_t{3} << 19}) {
         std::vector<double> expected;
-        for (const int threads : {1, 2, 3, 7})
-          for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::blocked}) {
-            Random random(43);  // the same numbers in every layout
-            set_num_threads(threads);
-            Call call(GetParam(), unknown, {DType::float32, DType::bfloat16, DType::float32}, {layout, layout, layout},
-                      true);
-            call.fill([&] { return random.real(-1, 1); });
-            const auto pass = make(number, call.spec(budget, threads), kernels);
-            if (!pass) continue;
-            const std::vector<double> got = call.run(*pass);
-            if (expected.empty()) expected = got;
-            ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0)
-                << threads << " threads, layout " << static_cast<int>(layout) << '\n'
-                << pass->explain();
-          }
+        for (const auto& [threads, layout] : {std::pair{1, Layout::dense},
+                                              {1, Layout::blocked},
+                                              {2, Layout::channels_last},
+                                              {3, Layout::blocked},
+                                              {7, Layout::dense},
+                                              {7, Layout::channels_last}}) {
+          Random random(43);  // the same numbers in every layout
+          set_num_threads(threads);
+          Call call(GetParam(), unknown, {DType::float32, DType::bfloat16, DType::float32}, {layout, layout, layout},
+                    true);
+          call.fill([&] { return random.real(-1, 1); });
+          const auto pass = make(number, call.spec(budget, threads), kernels);
+          if (!pass) continue;
+          const std::vector<double> got = call.run(*pass);
+          if (expected.empty()) expected = got;
+          ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0)
+              << threads << " threads, layout " << static_cast<int>(layout) << '\n'
+              << pass->explain();
+        }
       }
 }
 

@@ -44,7 +44,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   each_block(channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     const void* src = advance(w.data, w.dtype, n0 * sn);
     if (taps == 1 && sn == 1)
-      return kernels_.pad[static_cast<int>(w.dtype)](panels + n0 * k, kernel.nr, src, sk, 1, k, 0, n, kernel.nr - n);
+      return kernels_.pad[static_cast<int>(w.dtype)](panels + n0 * k, kernel.nr, src, sk, 1, k, 0, n, kernel.nr - n, 0);
     T* base = panels;
     for (const PhaseSet& s : sets_) {
       Index i = 0;
@@ -54,11 +54,12 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
             table[(td * p.w[1] + th) * p.w[2] + tw] = base + n0 * s.taps * k + i++ * k * kernel.nr;
       base += s.taps * round_up(channels, kernels_.lanes) * k;
     }
-    if (sk == taps) return transpose(table, taps, kernel.nr, src, row, sn, static_cast<int>(n), kernel.nr, k * taps);
+    if (sk == taps)
+      return transpose(table, taps, kernel.nr, src, row, sn, static_cast<int>(n), kernel.nr, k * taps, {kFetchAhead});
     for (Index c = 0; c < k; ++c) {
       const std::byte* from = advance(src, w.dtype, c * sk);
-      if (sn == taps && c + kAhead < k) prefetch_rows(advance(from, w.dtype, kAhead * sk), w.dtype, 0, 1, n * taps);
-      transpose(table, taps, 0, from, row, sn, static_cast<int>(n), kernel.nr, taps);
+      transpose(table, taps, 0, from, row, sn, static_cast<int>(n), kernel.nr, taps,
+                {c + kAhead < k ? kAhead * sk : 0});
       for (Index t = 0; t < taps; ++t)
         if (table[t]) table[t] += kernel.nr;
     }
@@ -110,7 +111,7 @@ void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Ind
     if (in_steps && (pieces - 1) * kPiece < n) {
       for (const Index* i = piece; i < piece + pieces; ++i)
         kernels_.pad[static_cast<int>(w.dtype)](panel + i[0], nr, advance(w.data, w.dtype, first + pick[i[0]]),
-                                                w.stride[weight_k_], 1, k, 0, i[1] - i[0], i[1] == n ? nr - n : 0);
+                                                w.stride[weight_k_], 1, k, 0, i[1] - i[0], i[1] == n ? nr - n : 0, 0);
       panel += k * nr;
       continue;
     }

@@ -201,7 +201,7 @@ void Gather<T>::store_direct(const View& d, Index channels, const Box& b, const 
               for (Index q = 0; q < length; q += pitch) {
                 const Index count = std::min<Index>(kernels_.lanes, n - j), width = std::min(pitch, length - q);
                 transpose(lines, 1, pitch, tiles + j, natural + q, kernel.nr, static_cast<int>(width),
-                          static_cast<int>(width), count);
+                          static_cast<int>(width), count, {});
                 for (Index c = 0; c < count; ++c)
                   store_row(kernels_, advance(d.data, d.dtype, at + (j + c) * d.stride[1] + q), d.dtype, 1,
                             slot.rows + c * pitch, width);
@@ -213,10 +213,10 @@ void Gather<T>::store_direct(const View& d, Index channels, const Box& b, const 
           // place of one.
           const auto misplaced = static_cast<Index>(reinterpret_cast<std::uintptr_t>(to) / sizeof(T)) % kernels_.lanes;
           const int lead = static_cast<int>(misplaced ? std::min<Index>(kernels_.lanes - misplaced, length) : 0);
-          if (lead) transpose(&to, 1, d.stride[1], tiles, natural, kernel.nr, lead, lead, n);
+          if (lead) transpose(&to, 1, d.stride[1], tiles, natural, kernel.nr, lead, lead, n, {});
           if (lead == length) continue;
           to += lead;
-          transpose(&to, 1, d.stride[1], tiles, natural + lead, kernel.nr, length - lead, length - lead, n);
+          transpose(&to, 1, d.stride[1], tiles, natural + lead, kernel.nr, length - lead, length - lead, n, {});
         }
   });
 }
@@ -254,7 +254,7 @@ void Gather<T>::store_phases(const View& d, Index channels, std::size_t first, c
               const Index cols = std::min((cb + count) * s.members, n0 + step) - j;
               T* table[1] = {rows};
               transpose(table, 1, line, tile + pixels * n0 + j - n0, natural, nr, static_cast<int>(width),
-                        static_cast<int>(width), cols);
+                        static_cast<int>(width), cols, {});
               rows += cols * line;
               j += cols;
             }

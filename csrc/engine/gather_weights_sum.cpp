@@ -25,7 +25,7 @@ void GatherWeights<T>::pack_patches(const View& x, const Block& b, const Index4&
         for (Index h = 0; h < size[3]; ++h) {
           T* const to = panel + column - b.n0 + n * step[0] + d * step[2] + h * step[3];
           const Index from = pieces.offset({n, 0, d * p.stride[0], h * p.stride[1], 0});
-          pad(to, step[4], advance(pieces.data, x.dtype, from), apart, x.stride[4], size[4], 0, count, 0);
+          pad(to, step[4], advance(pieces.data, x.dtype, from), apart, x.stride[4], size[4], 0, count, 0, 0);
         }
   }
 }

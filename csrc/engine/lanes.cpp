@@ -19,37 +19,32 @@ namespace {
 constexpr Index kTaskVectors = 1 << 15;  // vectors of products worth a task of its own
 constexpr Index kMinTasks = 16;
 constexpr std::size_t kMostListed = 1 << 17;  // taps of all calls, 2 MiB of a plan: 31x31 on 56x56 are 23,000
-// Images of so many bytes, x and y together, come from memory. There such short planes are no streams that the
-// processor foresees: fetched ahead, batches of 7x7 and 14x14 pixels take 0.42 to 0.8 of the time (Emerald Rapids).
-constexpr Index kFarBytes = 16 << 20, kFarPlane = 2 << 10;
+// Results of so short planes are no streams that the processor foresees: if those in memory are fetched, batches of 7x7
+// and 14x14 pixels take 0.8 of the time (Emerald Rapids).
+constexpr Index kShortPlane = 2 << 10;
 constexpr Index kPacking = 256;  // pixels that a transposed weight is to meet: more images share a task until then
 
-/// Fetches a few lines of what follows after each call of a kernel: they arrive while it computes. Fetched all at once
-/// they fill the processor's list of misses, and it waits.
+/// Fetches a few lines of an image's results after each call of a kernel: they arrive while it computes. Fetched all at
+/// once they fill the processor's list of misses, and it waits.
 class Ahead {
   static constexpr Index kLine = 64;
 
  public:
-  /// Channels that lie one behind the other; others are left out.
-  void add(const View& v) {
+  Ahead() = default;
+  /// Of channels that lie one behind the other; of others nothing.
+  explicit Ahead(const View& v) {
     const Index plane = v.size[2] * v.size[3] * v.size[4];
     if (!dense_planes(v) || v.stride[1] != plane) return;
-    runs_[count_++] = {static_cast<const std::byte*>(v.data),
-                       ceil_div(v.size[1] * plane * static_cast<Index>(size_of(v.dtype)), kLine)};
+    at_ = static_cast<const std::byte*>(v.data);
+    lines_ = ceil_div(v.size[1] * plane * static_cast<Index>(size_of(v.dtype)), kLine);
   }
   void next(Index calls) {
-    for (Run* r = runs_; r != runs_ + count_; ++r)
-      for (Index left = ceil_div(r->lines, calls); left > 0; --left, --r->lines, r->at += kLine)
-        __builtin_prefetch(r->at);
+    for (Index left = ceil_div(lines_, calls); left > 0; --left, --lines_, at_ += kLine) __builtin_prefetch(at_);
   }
 
  private:
-  struct Run {
-    const std::byte* at;
-    Index lines;
-  };
-  Run runs_[2];
-  Index count_ = 0;
+  const std::byte* at_ = nullptr;
+  Index lines_ = 0;
 };
 
 template <class T>
@@ -77,7 +72,7 @@ class Lanes final : public GuardedPass {
   Slot carve(Carver& carver) const;
   bool list_calls();  // whether there are not too many
   void compute(const Slot& slot, Ahead& ahead) const;
-  void look_ahead(const View& image, const View& destination, Index task, Index n, Ahead& ahead) const;
+  View after(const View& image, Index task, Index n) const;
   View block(const View& v, Index n, Index task) const {
     const Index c = task % blocks_ * kernels_.lanes;
     return lanes_of(v, n, c, std::min<Index>(kernels_.lanes, spec_.problem.groups - c));
@@ -90,7 +85,7 @@ class Lanes final : public GuardedPass {
   LanePlanes source_, results_, weights_;
   std::vector<Call> calls_;
   Index blocks_ = 1, batch_ = 1;
-  bool far_ = false;  // images come from memory, in short planes
+  bool far_ = false, short_ = false;  // images come from memory; so do results, in short planes
 };
 
 template <class T>
@@ -108,9 +103,8 @@ Lanes<T>::Lanes(const PassSpec& spec, const KernelSet<T>& kernels)
   source_ = LanePlanes(source, {0, 0, first}, {0, 0, last}, kernels_.lanes);
   results_ = LanePlanes(size, {}, {}, kernels_.lanes);
   weights_ = LanePlanes(p.w, {}, {}, kernels_.lanes);
-  constexpr auto kBytes = static_cast<Index>(sizeof(T));
-  far_ = p.n * p.groups * (p.x_plane() + p.y_plane()) * kBytes > kFarBytes &&
-         std::max(p.x_plane(), p.y_plane()) * kBytes < kFarPlane;
+  far_ = come_from_memory(p, sizeof(T));
+  short_ = far_ && std::max(p.x_plane(), p.y_plane()) * static_cast<Index>(sizeof(T)) < kShortPlane;
 }
 
 template <class T>
@@ -198,10 +192,10 @@ template <class T>
 void Lanes<T>::compute(const Slot& s, Ahead& ahead) const {
   const Index out = maps_[1].dst_step * results_.row(), in = maps_[1].src_step * source_.row();
   Index left = 0;
-  for (const Call& c : calls_) left += c.count[0] * (far_ ? c.count[1] : 1);
+  for (const Call& c : calls_) left += c.count[0] * (short_ ? c.count[1] : 1);
   for (const Call& c : calls_)
     for (Index d = 0; d < c.count[0]; ++d)
-      for (Index h = 0, rows = far_ ? 1 : c.count[1]; h < c.count[1]; h += rows) {
+      for (Index h = 0, rows = short_ ? 1 : c.count[1]; h < c.count[1]; h += rows) {
         kernels_.depthwise(rows, c.count[2], s.results + c.to + d * maps_[0].dst_step * results_.plane() + h * out, out,
                            maps_[2].dst_step * results_.lanes,
                            s.source + c.from + d * maps_[0].src_step * source_.plane() + h * in, in,
@@ -211,15 +205,12 @@ void Lanes<T>::compute(const Slot& s, Ahead& ahead) const {
       }
 }
 
-// What follows image n of a task: its results, and the next image of the task or of the next one.
+// The block that is copied after image n of a task: of the next image, or of the first one of the next task.
 template <class T>
-void Lanes<T>::look_ahead(const View& image, const View& destination, Index task, Index n, Ahead& ahead) const {
-  ahead.add(block(destination, n, task));
-  const bool last = n + 1 == std::min((task / blocks_ + 1) * batch_, spec_.problem.n);
-  if (!last)
-    ahead.add(block(image, n + 1, task));
-  else if (++task < tasks_)
-    ahead.add(block(image, task / blocks_ * batch_, task));
+View Lanes<T>::after(const View& image, Index task, Index n) const {
+  if (n + 1 < std::min((task / blocks_ + 1) * batch_, spec_.problem.n)) return block(image, n + 1, task);
+  task = std::min(task + 1, tasks_ - 1);
+  return block(image, task / blocks_ * batch_, task);
 }
 
 template <class T>
@@ -244,9 +235,9 @@ void Lanes<T>::run(const Operands& o, std::byte* workspace) const {
     if (o.bias.data) copy_in(kernels_, s.bias, {0, 1, 0, 0, 0}, o.bias.at({0, c0, 0, 0, 0}, {1, channels, 1, 1, 1}));
     std::fill(s.source, s.source + source_.elements(), T{});
     for (Index n = n0; n < std::min(n0 + batch_, p.n); ++n) {
-      source_.copy(kernels_, block(image, n, i), s.table, s.source);
-      Ahead ahead;
-      if (far_) look_ahead(image, destination, i, n, ahead);
+      const View next = after(image, i, n);
+      source_.copy(kernels_, block(image, n, i), far_ ? &next : nullptr, s.table, s.source);
+      Ahead ahead = short_ ? Ahead(block(destination, n, i)) : Ahead();
       compute(s, ahead);
       if (o.bias.data)
         for (T* r = s.results; r != s.results + results_.elements(); r += lanes)

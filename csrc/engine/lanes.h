@@ -39,20 +39,26 @@ struct LanePlanes {
   }
 
   /// Copies an image's channels (axis 1), no more than lanes. `table` is scratch for a row of pixels. What is not
-  /// written is to be zero already.
+  /// written is to be zero already. Where images come from memory, `next` are the channels that are copied after these.
   template <class T>
-  void copy(const KernelSet<T>& k, const View& image, T** table, T* to) const {
+  void copy(const KernelSet<T>& k, const View& image, const View* next, T** table, T* to) const {
     const auto& size = image.size;
     if (!dense_planes(image)) return copy_in(k, to + at({}), {0, 1, plane(), row(), lanes}, image);
     std::ptrdiff_t line[kRows];
     std::iota(line, line + kRows, 0);
     const bool bordered = extent[2] != size[4];
     const Index period = bordered ? size[4] : 1;
+    const Index pixels = size[3] * size[4];
     for (Index d = 0; d < size[2]; ++d) {
+      const std::byte* const from = advance(image.data, image.dtype, d * image.stride[2]);
+      Fetch fetch;
+      if (next) fetch.ahead = kFetchAhead;
+      if (next && d + 1 == size[2])
+        fetch.turn =
+            (static_cast<const std::byte*>(next->data) - from) / static_cast<Index>(size_of(image.dtype)) - pixels;
       for (Index i = 0; i < period; ++i) table[i] = to + at({d, 0, i});
-      k.transpose[static_cast<int>(image.dtype)](
-          table, period, bordered ? row() : lanes, advance(image.data, image.dtype, d * image.stride[2]), line,
-          image.stride[1], static_cast<int>(size[1]), static_cast<int>(lanes), size[3] * size[4]);
+      k.transpose[static_cast<int>(image.dtype)](table, period, bordered ? row() : lanes, from, line, image.stride[1],
+                                                 static_cast<int>(size[1]), static_cast<int>(lanes), pixels, fetch);
     }
   }
 };
@@ -83,7 +89,7 @@ void store_lanes(const KernelSet<T>& k, const View& image, const T* results, T* 
     const int rows = static_cast<int>(std::min<Index>(kRows, pixels - p));
     T* table[1] = {to + p};
     k.transpose[static_cast<int>(compute_dtype<T>)](table, 1, pitch, results + p * lanes, row, lanes, rows, rows,
-                                                    size[1]);
+                                                    size[1], {});
   }
   if (direct) return;
   const Index run = dense ? pixels : size[4];
@@ -106,6 +112,9 @@ inline double lanes_nanoseconds(const Problem& p, Index blocks, double products,
   return 0.9 * (500 + static_cast<double>(p.n * blocks) * (0.23 * products + transposed * pixels + 50));
 }
 
+inline bool come_from_memory(const Problem& p, std::size_t element) {
+  return p.n * p.groups * (p.x_plane() + p.y_plane()) * static_cast<Index>(element) > kFarBytes;
+}
 /// A block of channels of an image.
 inline View lanes_of(const View& v, Index n, Index c, Index channels) {
   return v.at({n, c, 0, 0, 0}, {1, channels, v.size[2], v.size[3], v.size[4]});

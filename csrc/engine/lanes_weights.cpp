@@ -110,6 +110,7 @@ void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
     each_weights(o.w, block * lanes(), channels(block),
                  [&](const View& part, Index lane) { store_lanes(kernels_, part, sums + lane, flat); });
   };
+  const bool far = come_from_memory(p, sizeof(T));
   const auto slot_of = [&](int number) {
     Carver carver(slot(workspace, number));
     return carve(carver);
@@ -122,8 +123,15 @@ void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
     std::fill(s.x, s.x + x_.elements(), T{});
     std::fill(s.y, s.y + y_.elements(), T{});
     for (Index n = slab * p.n / slabs_; n < (slab + 1) * p.n / slabs_; ++n) {
-      x_.copy(kernels_, lanes_of(o.x, n, block * lanes(), channels(block)), s.table, s.x);
-      y_.copy(kernels_, lanes_of(o.y, n, block * lanes(), channels(block)), s.table, s.y);
+      // After the last image of a slab comes the first one of the next.
+      const Index task = n + 1 < (slab + 1) * p.n / slabs_ ? i : std::min(i + 1, tasks_ - 1);
+      const Index after = task == i ? n + 1 : task % slabs_ * p.n / slabs_;
+      const auto copy = [&](const LanePlanes& planes, const View& v, T* to) {
+        const View next = lanes_of(v, std::min(after, p.n - 1), task / slabs_ * lanes(), 1);
+        planes.copy(kernels_, lanes_of(v, n, block * lanes(), channels(block)), far ? &next : nullptr, s.table, to);
+      };
+      copy(x_, o.x, s.x);
+      copy(y_, o.y, s.y);
       add(s.x, s.y, s.sums);
     }
     if (slabs_ == 1) store(block, s.sums, s.flat);

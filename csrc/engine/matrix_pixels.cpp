@@ -280,7 +280,7 @@ void MatrixPixels::store(const Operands& o, const Round& round, Index c0, Index 
     if (c % together_ == 0) {
       float* table[1] = {s.planes};
       transpose(table, 1, plane_, s.products + c * taps, rows_of_.data(), pitch_, static_cast<int>(plane_),
-                static_cast<int>(plane_), std::min(together_, channels - c) * taps);
+                static_cast<int>(plane_), std::min(together_, channels - c) * taps, {});
     }
     // Planes are added up by the kernel for few channels: a tap each, with weights of one.
     kernels_.rows(1, flat_, s.planes + c % together_ * taps * plane_ + front_, offsets_.data(), taps, ones_.data(),

@@ -74,13 +74,16 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
                   T* dst) const {
   const auto pad = k.pad[static_cast<int>(image.dtype)];
   const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
+  const Index bytes = image.size[0] * image.stride[0] * static_cast<Index>(size_of(image.dtype));
+  const bool far = bytes > kFarBytes && image.dtype == compute_dtype<T> && step_w == 1;
+  const Index ahead = far ? image.stride[1] : 0;  // the next channel
   const auto whole = [&](const Range& r, std::size_t a) { return r.begin == 0 && r.end == extent_[a]; };
   if (this->parts() == 1 && image.plain() && step_w == 1 && whole(parts->d, 0) && whole(parts->h, 1) &&
       whole(parts->w, 2) && (extent_[1] == 1 || step_h == row()) &&
       (extent_[0] == 1 || axes_[0].step * image.stride[2] == plane())) {  // without borders, as it lies in memory
     const Index length = extent_[0] * plane(), at = n * image.stride[0] + c * image.stride[1] + parts->at;
-    pad(dst, channel_, advance(image.data, image.dtype, at), image.stride[1], 1, channels, 0, length,
-        channel_ - length);
+    pad(dst, channel_, advance(image.data, image.dtype, at), image.stride[1], 1, channels, 0, length, channel_ - length,
+        ahead);
     return std::fill(dst + channels * channel_, dst + channels * channel_ + kSlack, T{});
   }
   for (Index channel = 0; channel < channels; ++channel, dst += channel_) {
@@ -90,10 +93,11 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
       T *const rows = to + p->h.begin * row(), *const behind = to + p->h.end * row();
       std::fill(to, rows, T{});
       pad(rows, row(), advance(image.data, image.dtype, origin), step_h, step_w, p->h.end - p->h.begin, p->w.begin,
-          p->w.end - p->w.begin, row() - p->w.end);
+          p->w.end - p->w.begin, row() - p->w.end, ahead);
       std::fill(behind, end, T{});
-      prefetch_rows(advance(image.data, image.dtype, origin + image.stride[1]), image.dtype, step_h, p->h.size(),
-                    p->w.size() * step_w);
+      if (!far)
+        prefetch_rows(advance(image.data, image.dtype, origin + image.stride[1]), image.dtype, step_h, p->h.size(),
+                      p->w.size() * step_w);
     });
     std::fill(dst + this->parts() * extent_[0] * plane(), dst + channel_, T{});
   }

@@ -168,13 +168,13 @@ class Pointwise final : public SlottedPass {
       const Index whole = pixels.size() / width();
       for (Index i = 0; i < k.size(); ++i) {
         if (i + kAhead < k.size()) prefetch_rows(at(i + kAhead, p), from.dtype, 0, 1, whole * width());
-        copy(panels + i * width(), panel, at(i, p), width(), 1, whole, 0, width(), 0);
+        copy(panels + i * width(), panel, at(i, p), width(), 1, whole, 0, width(), 0, 0);
       }
       p += whole * width(), panels += whole * panel;
     }
     for (; p < pixels.end; p += width(), panels += panel) {
       const Index count = std::min(width(), pixels.end - p), columns = round_up(count, kernels_.lanes);
-      copy(panels, columns, at(0, p), source_pitch_, 1, k.size(), 0, count, columns - count);
+      copy(panels, columns, at(0, p), source_pitch_, 1, k.size(), 0, count, columns - count, 0);
     }
   }
 

@@ -15,6 +15,7 @@ namespace {
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
+constexpr Index kWholeBlock = 8;  // results of the highest kernels, copied as vectors
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
 
@@ -55,8 +56,13 @@ class Rows final : public SlottedPass {
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
   std::vector<std::vector<Index>> tap_;              // of each set: [member][tap], its index among the taps of w
   std::vector<Stack> stack_;
-  // Where a source has one channel of results: its weights as packed, and how many those of a block of results are.
-  std::vector<Index> order_, block_sizes_;
+  /// Weights of a block of results from a source channel, `run` of which lie one behind the other in w.
+  struct OfBlock {
+    Index size, run;
+  };
+  // Where a source has one channel of results: the taps with which the runs begin, and the blocks that they make up.
+  std::vector<Index> runs_;
+  std::vector<OfBlock> of_blocks_;
   Index cs_, cd_, max_streams_ = 0;
   bool plain_;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
@@ -163,9 +169,14 @@ bool Rows<T>::plan() {
   for (std::size_t set = 0; set < sets_.size() && cd_ == 1; ++set)
     for (Index m0 = 0; m0 < sets_[set].members && sets_[set].taps; m0 += kernels_.rows_mr) {
       const Index m1 = std::min<Index>(m0 + kernels_.rows_mr, sets_[set].members);
+      const auto tap = [&](Index t, Index m) { return tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]; };
+      bool side_by_side = true;
       for (Index t = 0; t < sets_[set].taps; ++t)
-        for (Index m = m0; m < m1; ++m) order_.push_back(tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]);
-      block_sizes_.push_back((m1 - m0) * sets_[set].taps);
+        for (Index m = m0 + 1; m < m1; ++m) side_by_side &= tap(t, m) == tap(t, m - 1) + 1;
+      const Index run = side_by_side ? m1 - m0 : 1;
+      for (Index t = 0; t < sets_[set].taps; ++t)
+        for (Index m = m0; m < m1; m += run) runs_.push_back(tap(t, m));
+      of_blocks_.push_back({(m1 - m0) * sets_[set].taps, run});
     }
   batch_ = rows_batch(p, kernels_.lanes, boxes_, chunk_ == cs_);
   return share(ceil_div(images, batch_.images) * boxes_, 0, bytes);
@@ -227,10 +238,15 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
                    taps_dense ? taps : p.w[2]);
       T* weights = slot.weights;
       if (cd_ == 1) {
-        const Index* tap = order_.data();
-        for (const Index size : block_sizes_) {
+        const Index* tap = runs_.data();
+        for (const auto& [size, run] : of_blocks_) {
           T* to = weights + k * size;
-          for (const T* const end = to + size; to < end;) *to++ = source[*tap++];
+          const T* const end = to + size;
+          if (run == kWholeBlock)
+            for (; to < end; to += kWholeBlock) std::memcpy(to, source + *tap++, kWholeBlock * sizeof(T));
+          else
+            for (; to < end; to += run, ++tap)
+              for (Index i = 0; i < run; ++i) to[i] = source[*tap + i];
           weights += size * count;
         }
         continue;

@@ -73,7 +73,7 @@ void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count,
   if (whole && to.stride == 1 && pitch == length && to.next == length) length *= to.count, to.count = 1;
   if (in_place && whole)
     return k.pad[static_cast<int>(dtype)](reinterpret_cast<T*>(to.data), to.next, streams[0].data, pitch, 1, to.count,
-                                          0, length, 0);
+                                          0, length, 0, 0);
   if (in_place && pairs) return put_together(reinterpret_cast<T*>(to.data), to.next, 0, to.count);
   for (Index r = 0, at = 0; r < to.count; ++r, at += pitch, to.data = advance(to.data, dtype, to.next)) {
     if (cleared && !whole) {

@@ -52,10 +52,10 @@ void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::
           }
       } else if (w.dtype == compute_dtype<T>) {
         T* table[1] = {static_cast<T*>(w.data) + at};
-        transpose(table, 1, sn, from, iota, pitch, rows, rows, n);
+        transpose(table, 1, sn, from, iota, pitch, rows, rows, n, {});
       } else {
         T* table[1] = {lines};
-        transpose(table, 1, rows, from, iota, pitch, rows, rows, n);
+        transpose(table, 1, rows, from, iota, pitch, rows, rows, n, {});
         const Index together = sn == rows ? n : 1;  // columns that lie one behind the other
         for (Index j = 0; j < n; j += together)
           store_row(k, advance(w.data, w.dtype, at + j * sn), w.dtype, 1, lines + j * rows, together * rows);

@@ -321,7 +321,7 @@ class Tiled : public GuardedPass {
         const int live = static_cast<int>(count);
         const Index width = std::min(lanes_, cols - c);
         T* table[1] = {dense ? static_cast<T*>(dst) + r + c * cs : lines};
-        transpose(table, 1, dense ? cs : kStoreRows, src + r * lds + c, row, lds, live, live, width);
+        transpose(table, 1, dense ? cs : kStoreRows, src + r * lds + c, row, lds, live, live, width, {});
         for (Index i = 0; i < width && !dense; ++i)
           store_row(kernels_, advance(dst, dtype, r * rs + (c + i) * cs), dtype, rs, lines + i * kStoreRows, count);
       }

@@ -5,7 +5,8 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBlock = 256;  // elements scattered at a time: half a page of doubles, stays in L1
+constexpr Index kFarElements = 1 << 16;  // of an image that may come from memory, if there are more
+constexpr Index kBlock = 256;            // elements scattered at a time: half a page of doubles, stays in L1
 
 template <class E>
 void scatter_elements(void* dst, Index stride, const void* src, Index count) {
@@ -21,7 +22,7 @@ struct Axis {
 
 template <class T>
 void load_row(const KernelSet<T>& k, T* dst, const void* src, DType dtype, Index stride, Index count) {
-  k.pad[static_cast<int>(dtype)](dst, 0, src, 0, stride, 1, 0, count, 0);
+  k.pad[static_cast<int>(dtype)](dst, 0, src, 0, stride, 1, 0, count, 0, 0);
 }
 
 template <class T>
@@ -101,14 +102,15 @@ void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View
     Index s = 0, d = 0;
     for (int a = 0; a < count; ++a) s += i[a] * axes[a].src, d += i[a] * axes[a].dst;
     if (across) {
+      const Fetch fetch{inner.src * inner.size > kFarElements ? kFetchAhead : 0};
       for (Index r = 0; r < inner.size; r += kRows) {
         T* table[1] = {dst + d + r};
         const int rows = static_cast<int>(std::min<Index>(kRows, inner.size - r));
         transpose(table, 1, cross.dst, advance(src.data, src.dtype, s + r * inner.src), row, inner.src, rows, rows,
-                  cross.size);
+                  cross.size, fetch);
       }
     } else {
-      pad(dst + d, lines.dst, advance(src.data, src.dtype, s), lines.src, line.src, lines.size, 0, line.size, 0);
+      pad(dst + d, lines.dst, advance(src.data, src.dtype, s), lines.src, line.src, lines.size, 0, line.size, 0, 0);
     }
     int a = count - 1;
     for (; a >= 0 && ++i[a] == axes[a].size; --a) i[a] = 0;

@@ -9,6 +9,12 @@
 
 namespace convbwd {
 
+/// Images of so many bytes come from memory. What stays in a cache takes up to 1.1 times as long if it is fetched.
+constexpr Index kFarBytes = 16 << 20;
+/// Elements of a row that are fetched ahead of those that are transposed: with 64 to 192 images from memory take 0.8 to
+/// 0.95 of the time, with 256 more than without (Zen 5).
+constexpr Index kFetchAhead = 128;
+
 template <class T>
 inline constexpr DType compute_dtype = sizeof(T) == 8 ? DType::float64 : DType::float32;
 

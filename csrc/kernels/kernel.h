@@ -74,18 +74,28 @@ using DepthwiseTapsFn = void (*)(std::int64_t h, std::int64_t w, std::int64_t ro
                                  std::ptrdiff_t yrow, const T* x, std::ptrdiff_t xrow, std::ptrdiff_t xstep,
                                  std::ptrdiff_t xh, std::ptrdiff_t xw, T* out, std::ptrdiff_t oh);
 
+/// What a transposition fetches for later while it reads, a line for each that it reads: a processor's list of misses
+/// is short, and what does not fit in it is not fetched. It lies `ahead` elements from what is read, `turn` more where
+/// that is behind the last column; nothing where `ahead` is 0.
+struct Fetch {
+  std::ptrdiff_t ahead = 0, turn = 0;
+};
+
 /// Transposition with conversion from a tensor's type, for column k < cols and row r < rows_out:
 ///   dst[k % period][(k / period) * ldd + r] = r < rows ? src[row[r]*lds + k] : 0
 /// where dst is a table of `period` destinations; a null one is left out.
 template <class T>
 using TransposeFn = void (*)(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src,
-                             const std::ptrdiff_t* row, std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols);
+                             const std::ptrdiff_t* row, std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols,
+                             Fetch fetch);
 
 /// Copies rows with conversion and puts zeros on both sides:
 ///   dst[r*ldd + 0..left+width+right) = left zeros, src[r*lds + i*step] for i < width, right zeros
+/// Rows of the compute type, whose step is 1, fetch what lies `ahead` elements behind for later, unless that is 0.
 template <class T>
 using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step,
-                       std::int64_t rows, std::int64_t left, std::int64_t width, std::int64_t right);
+                       std::int64_t rows, std::int64_t left, std::int64_t width, std::int64_t right,
+                       std::ptrdiff_t ahead);
 
 constexpr int kMostTileRows = 18;
 

@@ -164,7 +164,7 @@ INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t l
 
 template <class T, class S>
 void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src, const std::ptrdiff_t* row,
-               std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols) {
+               std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols, Fetch fetch) {
   constexpr int L = Vec<T>::lanes;
   if (rows_out <= 0 || cols <= 0) return;
   const S* s = static_cast<const S*>(src);
@@ -174,6 +174,11 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
   for (int r0 = 0; r0 < rows_out && k0 < cols;) {  // one place that holds the squares: they are large
     if (far || k0 == 0) outer = k0 * ldd + r0, tap = 0;
     const int width = cols - k0 < L ? static_cast<int>(cols - k0) : L;
+    if (fetch.ahead) {
+      const std::int64_t k = k0 + fetch.ahead;
+      const S* const next = s + k + (k < cols ? 0 : fetch.turn);
+      for (int r = r0; r < rows && r < r0 + L; ++r) __builtin_prefetch(next + row[r] * lds);
+    }
     const auto block = [&]<int W>() __attribute__((always_inline)) {
       transpose_block<T, S, W>(dst, period, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0, width, tap, outer);
     };

@@ -102,7 +102,7 @@ T load_one(const S& s) {
 
 template <class T, class S>
 void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src, const std::ptrdiff_t* row,
-               std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols) {
+               std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols, Fetch) {
   for (std::int64_t k = 0; k < cols; ++k)
     for (int r = 0; r < rows_out; ++r)
       if (dst[k % period])
@@ -112,7 +112,7 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
 
 template <class T, class S>
 void pad(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step, std::int64_t rows,
-         std::int64_t left, std::int64_t width, std::int64_t right) {
+         std::int64_t left, std::int64_t width, std::int64_t right, std::ptrdiff_t) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t i = 0; i < left + width + right; ++i) {
       const bool inside = i >= left && i < left + width;
