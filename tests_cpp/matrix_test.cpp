@@ -164,9 +164,8 @@ TEST_P(Matrix, HasTheSameBitsForAllThreadsAndLayouts) {
             if (!pass) continue;
             const std::vector<double> got = call.run(*pass);
             if (expected.empty()) expected = got;
-            ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0)
-                << threads << " threads, layout " << static_cast<int>(layout) << '\n'
-                << pass->explain();
+            ASSERT_TRUE(same_bits(got, expected)) << threads << " threads, layout " << static_cast<int>(layout) << '\n'
+                                                  << pass->explain();
           }
       }
 }

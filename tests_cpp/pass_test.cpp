@@ -187,7 +187,7 @@ TEST_P(HardProblem, HasTheSameBitsForAllThreadsAndLayouts) {
             if (!pass) continue;
             const std::vector<double> got = call.run(*pass);
             if (expected.empty()) expected = got;
-            ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0)
+            ASSERT_TRUE(same_bits(got, expected))
                 << maker.name << " on " << set->name << ", " << threads << " threads, layout "
                 << static_cast<int>(layout) << ", unknown " << "xwy"[static_cast<int>(unknown)]
                 << (finite ? "" : ", not finite") << '\n'
@@ -239,8 +239,7 @@ TEST(Pointwise, SumsAsOtherLayoutsDo) {
             EXPECT_EQ(pass->explain().starts_with("pointwise"), layout == Layout::dense) << pass->explain();
             const std::vector<double> got = call.run(*pass);
             if (expected.empty()) expected = got;
-            ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0) << to_string(p) << '\n'
-                                                                                                << pass->explain();
+            ASSERT_TRUE(same_bits(got, expected)) << to_string(p) << '\n' << pass->explain();
           }
       }
 }
@@ -262,8 +261,7 @@ TEST(GatherWeights, SumsAsOtherLayoutsDo) {
           const auto pass = make_gather_weights(call.spec(budget), *set);
           const std::vector<double> got = call.run(*pass);
           if (expected.empty()) expected = got;
-          ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0) << to_string(p) << '\n'
-                                                                                              << pass->explain();
+          ASSERT_TRUE(same_bits(got, expected)) << to_string(p) << '\n' << pass->explain();
         }
       }
 }
@@ -294,7 +292,7 @@ TEST(MuchWork, IsSummedAlikeByAnyNumberOfThreads) {
     const auto tiling = [](const Pass& pass) { return pass.explain().substr(0, pass.explain().rfind(';')); };
     EXPECT_NE(tiling(*alone), tiling(*shared));
     const std::vector<double> got = call.run(*shared), expected = call.run(*alone);
-    EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0) << shared->explain();
+    EXPECT_TRUE(same_bits(got, expected)) << shared->explain();
   }
 }
 
@@ -323,7 +321,7 @@ TEST(Lanes, SumAsRowsDo) {
         const auto rows = make_rows(call.spec(kNoLimit), *set);
         EXPECT_EQ(lanes->summation(), rows->summation());
         const std::vector<double> got = call.run(*lanes), expected = call.run(*rows);
-        ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(double)), 0) << lanes->explain();
+        ASSERT_TRUE(same_bits(got, expected)) << lanes->explain();
       }
 }
 

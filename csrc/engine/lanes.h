@@ -113,7 +113,7 @@ inline double lanes_nanoseconds(const Problem& p, Index blocks, double products,
 }
 
 inline bool come_from_memory(const Problem& p, std::size_t element) {
-  return p.n * p.groups * (p.x_plane() + p.y_plane()) * static_cast<Index>(element) > kFarBytes;
+  return p.n * p.groups * (p.x_plane() + p.y_plane()) * static_cast<Index>(element) > kFromMemory;
 }
 /// A block of channels of an image.
 inline View lanes_of(const View& v, Index n, Index c, Index channels) {

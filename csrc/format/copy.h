@@ -10,7 +10,7 @@
 namespace convbwd {
 
 /// Images of so many bytes come from memory. What stays in a cache takes up to 1.1 times as long if it is fetched.
-constexpr Index kFarBytes = 16 << 20;
+constexpr Index kFromMemory = 16 << 20;
 /// Elements of a row that are fetched ahead of those that are transposed: with 64 to 192 images from memory take 0.8 to
 /// 0.95 of the time, with 256 more than without (Zen 5).
 constexpr Index kFetchAhead = 128;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -25,6 +26,11 @@ inline constexpr Unknown kUnknowns[] = {Unknown::x, Unknown::w, Unknown::y};
 /// Of x, w, y.
 using Types = std::array<DType, 3>;
 using Layouts = std::array<Layout, 3>;
+
+/// Whether results are the same bits, which == does not say of zeros and of what is no number.
+inline bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+}
 
 /// Results are fresh ones for each run.
 class Call {
