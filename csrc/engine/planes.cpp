@@ -75,7 +75,7 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
   const auto pad = k.pad[static_cast<int>(image.dtype)];
   const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
   const Index bytes = image.size[0] * image.stride[0] * static_cast<Index>(size_of(image.dtype));
-  const bool far = bytes > kFromMemory && image.dtype == compute_dtype<T> && step_w == 1;
+  const bool far = bytes > kFromMemory && step_w == 1;
   const Index ahead = far ? image.stride[1] : 0;  // the next channel
   const auto whole = [&](const Range& r, std::size_t a) { return r.begin == 0 && r.end == extent_[a]; };
   if (this->parts() == 1 && image.plain() && step_w == 1 && whole(parts->d, 0) && whole(parts->h, 1) &&

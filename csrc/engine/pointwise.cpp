@@ -167,8 +167,8 @@ class Pointwise final : public SlottedPass {
     if (far(from)) {  // channel by channel: long rows are read quicker
       const Index whole = pixels.size() / width();
       for (Index i = 0; i < k.size(); ++i) {
-        if (i + kAhead < k.size()) prefetch_rows(at(i + kAhead, p), from.dtype, 0, 1, whole * width());
-        copy(panels + i * width(), panel, at(i, p), width(), 1, whole, 0, width(), 0, 0);
+        const Index ahead = i + kAhead < k.size() ? kAhead * source_pitch_ : 0;
+        copy(panels + i * width(), panel, at(i, p), width(), 1, whole, 0, width(), 0, ahead);
       }
       p += whole * width(), panels += whole * panel;
     }
