@@ -226,19 +226,17 @@ TEST_P(Kernels, RowsMultipliesShiftedRowsByWeights) {
     Random random(1);
     const std::vector<T> s = integers<T>(random, 900);
     for (const std::int64_t len : {1, 3, 16, 17, 33, 64, 100, 129, 300}) {
-      const std::int64_t whole = (len + set.lanes - 1) / set.lanes * set.lanes;
       for (const std::int64_t taps : {0, 1, 5})
         for (int m = 1; m <= set.rows_mr; ++m)
           for (const bool accumulate : {false, true}) {
             const std::vector<T> w = integers<T>(random, taps * m + 1);
             std::vector<std::ptrdiff_t> offset;
             for (std::int64_t t = 0; t < taps; ++t) offset.push_back(random.integer(-200, 250));
-            const std::ptrdiff_t ldc = whole + random.integer(0, 5);
-            Memory<T> c((m - 1) * ldc + whole), expected((m - 1) * ldc + whole);
+            const std::ptrdiff_t ldc = len + random.integer(0, 5);
+            Memory<T> c((m - 1) * ldc + len), expected((m - 1) * ldc + len);
             if (accumulate) c.fill(random);
             expected.copy(c);
-            plain::rows(set.lanes, m, len, s.data() + 250, offset.data(), taps, w.data(), expected.data(), ldc,
-                        accumulate);
+            plain::rows(m, len, s.data() + 250, offset.data(), taps, w.data(), expected.data(), ldc, accumulate);
             set.rows(m, len, s.data() + 250, offset.data(), taps, w.data(), c.data(), ldc, accumulate);
             ASSERT_TRUE(c == expected) << "m=" << m << " len=" << len << " taps=" << taps
                                        << " accumulate=" << accumulate;
@@ -262,13 +260,14 @@ TEST_P(Kernels, StackedRowsMultipliesRowsBelowEachOther) {
               std::vector<std::ptrdiff_t> offset;  // only the first one of a group counts
               for (std::int64_t i = 0; i < groups * height; ++i)
                 offset.push_back(i % height == 0 ? random.integer(-30, 30) : 1 << 30);
-              const std::int64_t size = std::max<std::int64_t>(0, rows - 1) * row + len;
+              const std::ptrdiff_t crow = len + random.integer(0, 20);
+              const std::int64_t size = std::max<std::int64_t>(0, rows - 1) * crow + len;
               Memory<T> c(size), expected(size);
               c.fill(random);
               expected.copy(c);
               plain::stacked_rows(rows, len, s.data() + 30, row, offset.data(), groups, height, w.data(),
-                                  expected.data(), accumulate);
-              set.stacked_rows(rows, len, s.data() + 30, row, offset.data(), groups, height, w.data(), c.data(),
+                                  expected.data(), crow, accumulate);
+              set.stacked_rows(rows, len, s.data() + 30, row, offset.data(), groups, height, w.data(), c.data(), crow,
                                accumulate);
               ASSERT_TRUE(c == expected) << "len=" << len << " height=" << height << " groups=" << groups
                                          << " rows=" << rows << " accumulate=" << accumulate;
@@ -294,7 +293,8 @@ TEST_P(Kernels, StackedRowsSumsInTheOrderOfRows) {
         for (std::int64_t r = 0; r < rows; ++r)
           set.rows(1, len, s.data() + r * kRow, offset.data(), kGroups * kHeight, w.data(), one.data() + r * kRow, 0,
                    false);
-        set.stacked_rows(rows, len, s.data(), kRow, offset.data(), kGroups, kHeight, w.data(), together.data(), false);
+        set.stacked_rows(rows, len, s.data(), kRow, offset.data(), kGroups, kHeight, w.data(), together.data(), kRow,
+                         false);
         for (std::int64_t r = 0; r < rows; ++r)
           for (std::int64_t p = 0; p < len; ++p) {
             const auto at = static_cast<std::size_t>(r * kRow + p);

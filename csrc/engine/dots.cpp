@@ -49,7 +49,8 @@ class Dots final : public SlottedPass {
   void measure();
   void list_calls();
   Box box(Index i) const;
-  void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
+  void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
+               bool bordered) const;
   void sum_carefully(const Box& b, const T* x, const T* y, T* part) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
@@ -205,13 +206,13 @@ typename Dots<T>::Box Dots<T>::box(Index i) const {
 
 // Adds the products of one box and image to sums[output channel][input channel][tap].
 template <class T>
-void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b,
-                      const Slot& s) const {
+void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
+                      bool bordered) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   T* y = s.y + lead_;
-  y_.copy(kernels_, o.y, s.y_parts, n, g * p.co, p.co, y);
-  x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x);
+  y_.copy(kernels_, o.y, s.y_parts, n, g * p.co, p.co, y, bordered);
+  x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered);
   const Index length = (b.q1[0] - b.q0[0] - 1) * x_.plane() + (b.q1[1] - b.q0[1] - 1) * x_.row() + b.q1[2] - b.q0[2];
   T tile[64];
   const auto dots = [&](Index m, int nt, Index count, const T* rows, Index lda, const T* columns, const Call& call,
@@ -309,11 +310,11 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
     const Index first = i / slabs_ * batch_, last = std::min(first + batch_, results);
     T* const sums = slabs_ > 1 ? shared + (first * slabs_ + slab) * pitch : s.sums;
     std::fill(sums, sums + (last - first) * sum_count(), T{});
-    Index located = -1;
+    Index located = -1, bordered = 0;  // channels
     for (Index u = slab * units / slabs_; u < (slab + 1) * units / slabs_; ++u) {
       const Box b = box(u / p.n);
       if (located != u / p.n) {
-        located = u / p.n;
+        located = u / p.n, bordered = 0;
         x_.locate(o.x, b.q0, x_.size(), s.x_parts);
         y_.locate(o.y, b.q0, b.q1, s.y_parts);
       }
@@ -322,7 +323,8 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
         T* const behind_x = s.x + channels * x_.channel() + x_.slack();
         std::fill(behind_x, behind_x + lead_, T{});
         s.sums = sums + (r - first) * sum_count();
-        sum_box(o, u % p.n, r / channel_blocks_, c0, channels, b, s);
+        sum_box(o, u % p.n, r / channel_blocks_, c0, channels, b, s, channels == bordered);
+        bordered = channels;
       }
     }
     for (Index r = first; r < last && slabs_ == 1; ++r)

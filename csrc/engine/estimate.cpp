@@ -12,12 +12,16 @@ constexpr double kFar = 16 << 20;   // bytes that come from memory
 constexpr double kRun = 256 << 10;  // of an image, of which dots read an eighth at a time
 constexpr Index kSmallPlane = 2048;
 
+bool shares_rows(const PhaseSet& s, const Stack& stack, Index channels) {
+  return stack.serves(s.columns(channels), s.phase[1]->count, s.phase[2]->count);
+}
+
 // What remains of the time of a set's products in rows, `row` times as long as their results, where results share rows
 // of the source with those below: loads at first, then multiply-adds (Zen 5, 3x3 to 31x31).
 double stacked(const PhaseSet& s, Index channels, Index src_step, double row, int lanes) {
   const Stack stack = stack_of(s, channels, src_step);
   const Index width = s.phase[2]->count;
-  if (!stack.serves(s.columns(channels), s.phase[1]->count, width)) return 1;
+  if (!shares_rows(s, stack, channels)) return 1;
   return std::max(0.5, 0.4 + 0.8 / static_cast<double>(stack.block(0).size())) *
          static_cast<double>(round_up(width, lanes)) / (row * static_cast<double>(width));
 }
@@ -27,6 +31,7 @@ double stacked(const PhaseSet& s, Index channels, Index src_step, double row, in
 // shuffles, longer ones element by element. Planes from memory take 1.2 to 2.5 times as long, where those of lanes take
 // 1 to 1.6 times (Zen 5; 70 problems of 16 to 144 channels, 17 of single rows).
 double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
+  constexpr double kDirect = 0.91;  // results of single rows are formed in the image (Zen 5, 40 problems)
   const Problem& p = spec.problem;
   const double pixels = static_cast<double>(p.x_plane() + p.y_plane()), taps = static_cast<double>(p.taps());
   const double row = 1 + static_cast<double>((p.w[2] - 1) * p.dilation[2]) / static_cast<double>(p.y[2] * p.stride[2]);
@@ -53,7 +58,10 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
       first.taps *= static_cast<Index>(f->offset.size());
       first.members *= static_cast<Index>(f->members.size());
     }
-    products *= stacked(first, to_x ? p.ci : p.co, maps[1].src_step, row, lanes);
+    const Index channels = to_x ? p.ci : p.co;
+    products *= stacked(first, channels, maps[1].src_step, row, lanes);
+    if (!steps && shares_rows(first, stack_of(first, channels, maps[1].src_step), channels))
+      products *= kDirect, quick *= kDirect;
   }
   return 2000 + products + quick * planes * (60 + pixel * pixels + 0.4 * taps + strided) +
          planes * element * static_cast<double>(p.x_plane());

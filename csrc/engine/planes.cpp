@@ -70,8 +70,8 @@ void Planes::locate(const View& image, const Index3& q0, const Index3& end, Part
 }
 
 template <class T>
-void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels,
-                  T* dst) const {
+void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst,
+                  bool bordered) const {
   const auto pad = k.pad[static_cast<int>(image.dtype)];
   const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
   const Index bytes = image.size[0] * image.stride[0] * static_cast<Index>(size_of(image.dtype));
@@ -82,29 +82,33 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
       whole(parts->w, 2) && (extent_[1] == 1 || step_h == row()) &&
       (extent_[0] == 1 || axes_[0].step * image.stride[2] == plane())) {  // without borders, as it lies in memory
     const Index length = extent_[0] * plane(), at = n * image.stride[0] + c * image.stride[1] + parts->at;
-    pad(dst, channel_, advance(image.data, image.dtype, at), image.stride[1], 1, channels, 0, length, channel_ - length,
-        ahead);
+    pad(dst, channel_, advance(image.data, image.dtype, at), image.stride[1], 1, channels, 0, length,
+        bordered ? 0 : channel_ - length, ahead);
+    if (bordered) return;
     return std::fill(dst + channels * channel_, dst + channels * channel_ + kSlack, T{});
   }
   for (Index channel = 0; channel < channels; ++channel, dst += channel_) {
     each_plane(image, parts, n, c + channel, [&](Index place, Index origin, const Part* p) {
       T *const to = dst + place, *const end = to + plane();
-      if (!p) return std::fill(to, end, T{});
+      if (!p) return bordered ? void() : std::fill(to, end, T{});
       T *const rows = to + p->h.begin * row(), *const behind = to + p->h.end * row();
-      std::fill(to, rows, T{});
-      pad(rows, row(), advance(image.data, image.dtype, origin), step_h, step_w, p->h.end - p->h.begin, p->w.begin,
-          p->w.end - p->w.begin, row() - p->w.end, ahead);
-      std::fill(behind, end, T{});
+      const Index left = p->w.begin, right = row() - p->w.end;
+      pad(bordered ? rows + left : rows, row(), advance(image.data, image.dtype, origin), step_h, step_w, p->h.size(),
+          bordered ? 0 : left, p->w.size(), bordered ? 0 : right, ahead);
       if (!far)
         prefetch_rows(advance(image.data, image.dtype, origin + image.stride[1]), image.dtype, step_h, p->h.size(),
                       p->w.size() * step_w);
+      if (bordered) return;
+      std::fill(to, rows, T{});
+      std::fill(behind, end, T{});
     });
-    std::fill(dst + this->parts() * extent_[0] * plane(), dst + channel_, T{});
+    if (!bordered) std::fill(dst + this->parts() * extent_[0] * plane(), dst + channel_, T{});
   }
-  std::fill(dst, dst + kSlack, T{});
+  if (!bordered) std::fill(dst, dst + kSlack, T{});
 }
 
-template void Planes::copy(const KernelSet<float>&, const View&, const Part*, Index, Index, Index, float*) const;
-template void Planes::copy(const KernelSet<double>&, const View&, const Part*, Index, Index, Index, double*) const;
+template void Planes::copy(const KernelSet<float>&, const View&, const Part*, Index, Index, Index, float*, bool) const;
+template void Planes::copy(const KernelSet<double>&, const View&, const Part*, Index, Index, Index, double*,
+                           bool) const;
 
 }  // namespace convbwd

@@ -37,10 +37,11 @@ class Planes {
   Index parts() const;
   /// Fills `parts` for pixels from q0 on; positions from `end` on count as outside.
   void locate(const View& image, const Index3& q0, const Index3& end, Part* parts) const;
-  /// Copies `channels` channels from channel c of image n.
+  /// Copies `channels` channels from channel c of image n; `bordered` where as many were copied there before, from the
+  /// same parts: their borders are zero already.
   template <class T>
-  void copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels,
-            T* dst) const;
+  void copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst,
+            bool bordered = false) const;
   /// Calls f(place, origin, part) for the planes of one channel in order: `place` in the copy, `origin` the offset in
   /// the image of the first pixel that exists there, the part whose rows and columns do; null where none does.
   template <class F>

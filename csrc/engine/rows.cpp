@@ -15,6 +15,9 @@ namespace {
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
+// Rows of results formed one by one, which need no copy: of sums enough to wait for none, where whole vectors take less
+// time than columns between rows and copying, which is that of so many products (20 problems, Zen 5).
+constexpr Index kLeastSums = 8, kCopying = 13;
 constexpr Index kWholeBlock = 8;  // results of the highest kernels, copied as vectors
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
@@ -43,8 +46,15 @@ class Rows final : public SlottedPass {
   Index measure();  // returns the bytes of a slot
   void list_taps(const PhaseSet& s);
   bool pack(const View& w, Index g, Index k0, Index k, const Slot& slot) const;
+  /// Where the results of a box go: rows, planes and results of a pixel so many elements apart.
+  struct Results {
+    T* data;
+    Index row, plane, pitch;
+    bool direct;  // in the image
+  };
+  bool direct(const View& destination, const PixelBox& b) const;
   void multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
-                T* results) const;
+                const Results& to) const;
   void multiply_in_place(const View& image, const View& destination, const PixelBox& b, Index n, Index g, Index k0,
                          Index k, const Slot& slot) const;
 
@@ -271,7 +281,7 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
 
 template <class T>
 void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite,
-                       const Slot& slot, T* results) const {
+                       const Slot& slot, const Results& to) const {
   const PhaseSet& s = sets_[set];
   const auto& offsets = offset_[set];
   const Index m = cd_ * s.members, row = planes_.row(), plane = planes_.plane();
@@ -284,15 +294,21 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
       const Stack& stack = stack_[set];
       each_straight_sum(s, stack, k, [&](Index t, Index columns, Index height) {
         const std::ptrdiff_t* const offset = offsets.data() + t;
-        if (!stack.serves(m, e[1], e[2]))
-          return kernels_.rows(block, length, slot.source, offset, columns * height, w + t * block,
-                               results + m0 * pitch_, pitch_, k0 + t > 0);
-        for (Index d = 0; d < e[0]; ++d)
-          for (Index h = 0; h < stack.step; ++h) {
-            const Index at = d * plane + h * row;
-            kernels_.stacked_rows(ceil_div(e[1] - h, stack.step), e[2], slot.source + at, stack.step * row, offset,
-                                  columns, height, w + t, results + at, k0 + t > 0);
-          }
+        const bool accumulate = k0 + t > 0;
+        const auto sum = [&](Index pixels, const T* source, T* results) {
+          kernels_.rows(block, pixels, source, offset, columns * height, w + t * block, results + m0 * to.pitch,
+                        to.pitch, accumulate);
+        };
+        const bool stacked = stack.serves(m, e[1], e[2]);
+        if (!stacked && !to.direct) return sum(length, slot.source, to.data);
+        for (Index d = 0; d < e[0]; ++d) {
+          const T* const source = slot.source + d * plane;
+          T* const results = to.data + d * to.plane;
+          for (Index h = 0; h < e[1] && !stacked; ++h) sum(e[2], source + h * row, results + h * to.row);
+          for (Index h = 0; h < stack.step && stacked; ++h)
+            kernels_.stacked_rows(ceil_div(e[1] - h, stack.step), e[2], source + h * row, stack.step * row, offset,
+                                  columns, height, w + t, results + h * to.row, stack.step * to.row, accumulate);
+        }
       });
       continue;
     }
@@ -313,10 +329,23 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
                   sum += w[t * block + i] * slot.source[offsets[static_cast<std::size_t>(t)] + at];
                 ++t;
               }
-            T& result = results[(m0 + i) * pitch_ + at];
+            T& result = to.data[(m0 + i) * to.pitch + qd * to.plane + qh * to.row + qw];
             result = k0 > 0 ? result + sum : sum;
           }
   }
+}
+
+// Whether results of a box are formed in the image, row by row.
+template <class T>
+bool Rows<T>::direct(const View& destination, const PixelBox& b) const {
+  if (sets_.size() > 1 || sets_[0].members > 1 || sets_[0].taps == 0 || !destination.plain() ||
+      destination.dtype != compute_dtype<T> || destination.stride[4] != 1)
+    return false;
+  const Index3 e = b.extent(sets_[0]);
+  if (stack_[0].serves(cd_, e[1], e[2])) return true;
+  const Index vectors = ceil_div(e[2], kernels_.lanes), products = chunk_ * sets_[0].taps;
+  return std::min<Index>(cd_, kernels_.rows_mr) * vectors >= kLeastSums &&
+         9 * vectors * kernels_.lanes * products <= 8 * planes_.row() * (products + kCopying);
 }
 
 // All but the last pixels, fewer than a vector, which are copied: vectors would reach behind the images.
@@ -368,7 +397,9 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     Carver carver(this->slot(workspace, number));
     const Slot slot = carve(carver);
     planes_.locate(image, b.q0, planes_.size(), slot.parts);
+    const bool direct = !o.bias.data && this->direct(destination, b);
     Index packed = -1;
+    Index bordered = 0;  // source channels
     bool finite = true;
     for (Index image_number = begin; image_number < end; ++image_number) {
       const Index g = batch_.image_by_image ? image_number % p.groups : image_number / p.n;
@@ -380,19 +411,23 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
           multiply_in_place(image, destination, b, n, g, k0, k, slot);
           continue;
         }
-        planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, k, slot.source);
-        T* results = slot.results;
+        planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, k, slot.source, k == bordered);
+        bordered = k;
+        Results results{slot.results, planes_.row(), planes_.plane(), pitch_, direct};
+        if (direct)
+          results = {static_cast<T*>(destination.data) + destination.offset({n, g * cd_, b.q0[0], b.q0[1], b.q0[2]}),
+                     destination.stride[3], destination.stride[2], destination.stride[1], true};
         const T* weights = slot.weights;
         for (std::size_t set = 0; set < sets_.size(); ++set) {
           const PhaseSet& s = sets_[set];
           if (s.taps == 0) continue;
           const Index3 e = b.extent(s);
           if (e[0] && e[1] && e[2]) multiply(set, b, k0, k, weights, finite, slot, results);
-          results += cd_ * s.members * pitch_;
+          results.data += cd_ * s.members * pitch_;
           weights += cd_ * s.members * k * s.taps;
         }
       }
-      if (!copied) continue;
+      if (!copied || direct) continue;
       const Index5 at{n, g * cd_, 0, 0, 0}, channel{0, g * cd_, 0, 0, 0};
       store_flat(kernels_, {&sets_, &maps_, b, cd_, planes_.row(), planes_.plane(), pitch_}, slot.results,
                  destination.at(at, destination.size), o.bias.data ? o.bias.at(channel, o.bias.size) : View{},

@@ -33,18 +33,18 @@ struct GatherKernel {
 
 /// Vectors along pixels, broadcast weights, for i < m <= rows_mr and p < len:
 ///   C[i*ldc + p] (+)= sum over t < taps of W[t*m + i] * S[offset[t] + p]
-/// S must be readable, and C writable, up to `len` rounded up to whole vectors.
+/// S must be readable up to `len` rounded up to whole vectors.
 template <class T>
 using RowsFn = void (*)(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps,
                         const T* w, T* c, std::ptrdiff_t ldc, bool accumulate);
 
 /// Rows of one channel's results, of which each reads `height` >= 2 rows of the source, for r < rows and p < len:
-///   C[r*row + p] (+)= sum over g < groups, h < height of W[g*height + h] * S[(r + h)*row + offset[g*height] + p]
+///   C[r*crow + p] (+)= sum over g < groups, h < height of W[g*height + h] * S[(r + h)*row + offset[g*height] + p]
 /// S is read up to `len` rounded up to whole vectors. The order of a sum is that of RowsFn given the same products.
 template <class T>
 using StackedRowsFn = void (*)(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row,
                                const std::ptrdiff_t* offset, std::int64_t groups, std::int64_t height, const T* w, T* c,
-                               bool accumulate);
+                               std::ptrdiff_t crow, bool accumulate);
 
 /// Dot products along pixels, for i < m <= dots_mr, j < nt <= dots_nt:
 ///   out[i*ldo + j] += sum over p < len of A[i*lda + p] * X[offset[j] + p]

@@ -1,8 +1,34 @@
 // Vectors along pixels, broadcast weights. Included by kernels.inl.
 
+// Vectors of a block of `M` results: accumulators, vectors and a weight.
+template <int M>
+constexpr int kRowsVectors = (VECTOR_REGISTERS - 2) / (M + 1) > 8 ? 8 : (VECTOR_REGISTERS - 2) / (M + 1);
+
+// Vectors of the next of the fewest blocks of the same width.
+template <class T, int M>
+INLINE int next_vectors(std::int64_t len) {
+  const std::int64_t vectors = (len + Vec<T>::lanes - 1) / Vec<T>::lanes;
+  const std::int64_t blocks = (vectors + kRowsVectors<M> - 1) / kRowsVectors<M>;
+  return static_cast<int>((vectors + blocks - 1) / blocks);
+}
+
+// The sums of row i: as many as `len` says of the last vector.
+template <class T, int NV>
+INLINE void store_sums(T* c, const V<T>* acc, std::int64_t len, bool accumulate) {
+  constexpr int L = Vec<T>::lanes;
+  UNROLL for (int j = 0; j < NV; ++j, c += L) {
+    if (j < NV - 1 || len >= NV * L) {
+      storeu(c, accumulate ? loadu(c) + acc[j] : acc[j]);
+      continue;
+    }
+    const int rest = static_cast<int>(len - j * L);
+    store_part(c, accumulate ? load_part(c, rest) + acc[j] : acc[j], rest);
+  }
+}
+
 template <class T, int M, int NV>
-INLINE void rows_block(const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
-                       std::ptrdiff_t ldc, bool accumulate) {
+void rows_block(std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
+                std::ptrdiff_t ldc, bool accumulate) {
   constexpr int L = Vec<T>::lanes;
   V<T> acc[M][NV];
   UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) acc[i][j] = V<T>{};
@@ -18,21 +44,15 @@ INLINE void rows_block(const T* s, const std::ptrdiff_t* offset, std::int64_t ta
       UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += f * v[j];
     }
   }
-  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) {
-    T* out = c + i * ldc + j * L;
-    storeu(out, accumulate ? loadu(out) + acc[i][j] : acc[i][j]);
-  }
+  UNROLL for (int i = 0; i < M; ++i) store_sums<T, NV>(c + i * ldc, acc[i], len, accumulate);
 }
 
-template <class T, int M>
-void rows_tile(std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
-               std::ptrdiff_t ldc, bool accumulate) {
-  constexpr int L = Vec<T>::lanes;
-  constexpr int fit = (VECTOR_REGISTERS - 2) / (M + 1), NV = fit > 8 ? 8 : fit;  // accumulators, vectors, a weight
-  std::int64_t p = 0;
-  for (; p + NV * L <= len; p += NV * L) rows_block<T, M, NV>(s + p, offset, taps, w, c + p, ldc, accumulate);
-  for (; NV > 2 && p + 2 * L <= len; p += 2 * L) rows_block<T, M, 2>(s + p, offset, taps, w, c + p, ldc, accumulate);
-  for (; p < len; p += L) rows_block<T, M, 1>(s + p, offset, taps, w, c + p, ldc, accumulate);
+template <class T, int M, int NV = kRowsVectors<M>>
+void rows_vectors(int vectors, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps,
+                  const T* w, T* c, std::ptrdiff_t ldc, bool accumulate) {
+  if constexpr (NV > 1)
+    if (vectors < NV) return rows_vectors<T, M, NV - 1>(vectors, len, s, offset, taps, w, c, ldc, accumulate);
+  rows_block<T, M, NV>(len, s, offset, taps, w, c, ldc, accumulate);
 }
 
 constexpr int kRowsMr = VECTOR_REGISTERS >= 32 ? 8 : 4;
@@ -43,14 +63,18 @@ void rows(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std
   if constexpr (M > 1) {
     if (m < M) return rows<T, M - 1>(m, len, s, offset, taps, w, c, ldc, accumulate);
   }
-  rows_tile<T, M>(len, s, offset, taps, w, c, ldc, accumulate);
+  for (int now; len > 0; len -= now, s += now, c += now) {
+    const int vectors = next_vectors<T, M>(len);
+    rows_vectors<T, M>(vectors, len, s, offset, taps, w, c, ldc, accumulate);
+    now = vectors * Vec<T>::lanes;
+  }
 }
 
 // Rows of one channel's results. Vectors lie across cache lines and cost two loads each, so that a result alone waits
 // for them: a row of the source is loaded once for all M rows that it adds to.
 template <class T, int M, int NV>
 void stacked_block(std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset, std::int64_t groups,
-                   std::int64_t height, const T* w, T* c, bool accumulate) {
+                   std::int64_t height, const T* w, T* c, std::ptrdiff_t crow, bool accumulate) {
   constexpr int L = Vec<T>::lanes;
   V<T> acc[M][NV];
   UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) acc[i][j] = V<T>{};
@@ -73,43 +97,31 @@ void stacked_block(std::int64_t len, const T* s, std::ptrdiff_t row, const std::
     for (std::int64_t r = M - 1; r < height; ++r) add(0, M);
     UNROLL for (int r = 1; r < M; ++r) add(r, M);
   }
-  UNROLL for (int i = 0; i < M; ++i, c += row) {
-    UNROLL for (int j = 0; j < NV; ++j) {
-      T* const out = c + j * L;
-      if (j < NV - 1 || len >= NV * L) {
-        storeu(out, accumulate ? loadu(out) + acc[i][j] : acc[i][j]);
-        continue;
-      }
-      const int rest = static_cast<int>(len - j * L);
-      store_part(out, accumulate ? load_part(out, rest) + acc[i][j] : acc[i][j], rest);
-    }
-  }
+  UNROLL for (int i = 0; i < M; ++i) store_sums<T, NV>(c + i * crow, acc[i], len, accumulate);
 }
 
-template <class T, int M, int NV>
+template <class T, int M, int NV = kRowsVectors<M>>
 void stacked_vectors(int vectors, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
-                     std::int64_t groups, std::int64_t height, const T* w, T* c, bool accumulate) {
+                     std::int64_t groups, std::int64_t height, const T* w, T* c, std::ptrdiff_t crow, bool accumulate) {
   if constexpr (NV > 1)
     if (vectors < NV)
-      return stacked_vectors<T, M, NV - 1>(vectors, len, s, row, offset, groups, height, w, c, accumulate);
-  stacked_block<T, M, NV>(len, s, row, offset, groups, height, w, c, accumulate);
+      return stacked_vectors<T, M, NV - 1>(vectors, len, s, row, offset, groups, height, w, c, crow, accumulate);
+  stacked_block<T, M, NV>(len, s, row, offset, groups, height, w, c, crow, accumulate);
 }
 
 template <class T, int M>
 void stacked_tile(std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset, std::int64_t groups,
-                  std::int64_t height, const T* w, T* c, bool accumulate) {
-  constexpr int L = Vec<T>::lanes, fit = (VECTOR_REGISTERS - 2) / (M + 1), NV = fit > 8 ? 8 : fit;
-  for (std::int64_t p = 0; p < len;) {
-    const std::int64_t vectors = (len - p + L - 1) / L, blocks = (vectors + NV - 1) / NV;
-    const std::int64_t now = (vectors + blocks - 1) / blocks;  // blocks of the same width
-    stacked_vectors<T, M, NV>(static_cast<int>(now), len - p, s + p, row, offset, groups, height, w, c + p, accumulate);
-    p += now * L;
+                  std::int64_t height, const T* w, T* c, std::ptrdiff_t crow, bool accumulate) {
+  for (int now; len > 0; len -= now, s += now, c += now) {
+    const int vectors = next_vectors<T, M>(len);
+    stacked_vectors<T, M>(vectors, len, s, row, offset, groups, height, w, c, crow, accumulate);
+    now = vectors * Vec<T>::lanes;
   }
 }
 
 template <class T>
 void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
-                  std::int64_t groups, std::int64_t height, const T* w, T* c, bool accumulate) {
+                  std::int64_t groups, std::int64_t height, const T* w, T* c, std::ptrdiff_t crow, bool accumulate) {
   // Four of short rows, or too few sums at a time wait for their products.
   const bool four = len <= 2 * Vec<T>::lanes && height > 2;
   while (rows > 0) {
@@ -118,7 +130,7 @@ void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_
                       : now == 3 ? stacked_tile<T, 3>
                       : now == 2 ? stacked_tile<T, 2>
                                  : stacked_tile<T, 1>;
-    tile(len, s, row, offset, groups, height, w, c, accumulate);
-    rows -= now, s += now * row, c += now * row;
+    tile(len, s, row, offset, groups, height, w, c, crow, accumulate);
+    rows -= now, s += now * row, c += now * crow;
   }
 }

@@ -28,10 +28,10 @@ void gather(int nr, int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t
 }
 
 template <class T>
-void rows(int lanes, int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w,
-          T* c, std::ptrdiff_t ldc, bool accumulate) {
+void rows(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
+          std::ptrdiff_t ldc, bool accumulate) {
   for (int i = 0; i < m; ++i)
-    for (std::int64_t p = 0; p < (len + lanes - 1) / lanes * lanes; ++p) {
+    for (std::int64_t p = 0; p < len; ++p) {
       T sum{};
       for (std::int64_t t = 0; t < taps; ++t) sum += w[t * m + i] * s[offset[t] + p];
       T& out = c[i * ldc + p];
@@ -41,13 +41,13 @@ void rows(int lanes, int m, std::int64_t len, const T* s, const std::ptrdiff_t* 
 
 template <class T>
 void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
-                  std::int64_t groups, std::int64_t height, const T* w, T* c, bool accumulate) {
+                  std::int64_t groups, std::int64_t height, const T* w, T* c, std::ptrdiff_t crow, bool accumulate) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t p = 0; p < len; ++p) {
       T sum{};
       for (std::int64_t g = 0; g < groups; ++g)
         for (std::int64_t h = 0; h < height; ++h) sum += w[g * height + h] * s[(r + h) * row + offset[g * height] + p];
-      T& out = c[r * row + p];
+      T& out = c[r * crow + p];
       out = accumulate ? out + sum : sum;
     }
 }
@@ -183,8 +183,7 @@ const KernelSet<T>& set(const char* name) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       (add.template operator()<Mr, static_cast<int>(I + 1) * Lanes>(), ...);
     }(std::make_index_sequence<sizeof...(Mr)>());
-    k.rows = [](int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
-                std::ptrdiff_t ldc, bool accumulate) { rows(Lanes, m, len, s, offset, taps, w, c, ldc, accumulate); };
+    k.rows = rows<T>;
     k.rows_mr = Lanes;
     k.stacked_rows = stacked_rows<T>;
     k.dots = [](int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
