@@ -130,11 +130,9 @@ double rows_cycles(Index vectors, Index results, const KernelSet<T>& kernels) {
   for (Index left = results; left > 0; left -= kernels.rows_mr) {
     const Index rows = std::min<Index>(left, kernels.rows_mr);
     const Index widest = std::min<Index>(8, (4 * kernels.rows_mr - 2) / (rows + 1));  // blocks of the kernel
-    Index v = vectors;
-    for (const Index block : {widest, std::min<Index>(widest, 2), Index{1}}) {
-      cycles += static_cast<double>(v / block) * tile_cycles(rows, block, kernels);
-      v %= block;
-    }
+    const Index blocks = ceil_div(vectors, widest), narrow = vectors / blocks, wider = vectors % blocks;
+    cycles += static_cast<double>(blocks - wider) * tile_cycles(rows, narrow, kernels) +
+              static_cast<double>(wider) * tile_cycles(rows, narrow + 1, kernels);
   }
   return cycles;
 }
@@ -163,8 +161,6 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
   const Index3 pixels = most_pixels(maps);
   const Planes planes(maps, pixels);
-  double cycles = kImage + kCopied * static_cast<double>(sources * planes.channel()) +
-                  kRow * static_cast<double>(sources * source[0] * source[1] + results * result[0] * result[1]);
   const std::vector<PhaseSet> sets = phase_sets(maps);
   // Results leave the rest of a box to a chunk of the sources. (Boxes that are cut along d are left out.)
   Index stored = 0;
@@ -174,18 +170,27 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   while ((planes.channel() * chunk + stored) * static_cast<Index>(sizeof(T)) > kBoxBytes && chunk > least)
     chunk = std::max(least, ceil_div(chunk, 2));
   const Index chunks = ceil_div(sources, chunk);
+  const bool one_set = sets.size() == 1 && sets[0].members == 1 && sets[0].taps > 0;
+  const bool shared = one_set && shares_rows(sets[0], stack_of(sets[0], results, maps[1].src_step), results);
+  const bool apart = one_set && !shared &&
+                     row_by_row(std::min<Index>(results, kernels.rows_mr), result[2], planes.row(),
+                                chunk * sets[0].taps, kernels.lanes);
+  double cycles = kImage + kCopied * static_cast<double>(sources * planes.channel()) +
+                  kRow * static_cast<double>(sources * source[0] * source[1] +
+                                             (shared || apart ? 0 : results * result[0] * result[1]));
   bool holes = false;
   for (const PhaseSet& s : sets) {
     const Index depth = s.phase[0]->count, height = s.phase[1]->count, width = s.phase[2]->count;
     holes |= s.taps == 0;
     if (s.taps == 0 || depth * height * width == 0) continue;
-    const Index vectors = ceil_div((depth - 1) * planes.plane() + (height - 1) * planes.row() + width, kernels.lanes);
+    const Index flat = ceil_div((depth - 1) * planes.plane() + (height - 1) * planes.row() + width, kernels.lanes);
+    const Index lines = apart ? depth * height : 1, vectors = apart ? ceil_div(width, kernels.lanes) : flat;
     const Index columns = s.columns(results), products = sources * s.taps,
                 sums = chunks * ceil_div(chunk * s.taps, kStraight);
-    cycles += kProduct * rows_cycles(vectors, columns, kernels) * static_cast<double>(products) *
+    cycles += kProduct * static_cast<double>(lines * products) * rows_cycles(vectors, columns, kernels) *
                   stacked(s, results, maps[1].src_step, static_cast<double>(planes.row()) / static_cast<double>(width),
                           kernels.lanes) +
-              static_cast<double>(sums) * (kSum * static_cast<double>(vectors * columns) +
+              static_cast<double>(sums) * (kSum * static_cast<double>(lines * vectors * columns) +
                                            kCall * static_cast<double>(ceil_div(columns, kernels.rows_mr)));
   }
   if (p.stride[2] > 2 || (p.stride[2] == 2 && to_x && holes))

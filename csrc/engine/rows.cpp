@@ -15,9 +15,6 @@ namespace {
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
-// Rows of results formed one by one, which need no copy: of sums enough to wait for none, where whole vectors take less
-// time than columns between rows and copying, which is that of so many products (20 problems, Zen 5).
-constexpr Index kLeastSums = 8, kCopying = 13;
 constexpr Index kWholeBlock = 8;  // results of the highest kernels, copied as vectors
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
@@ -342,10 +339,8 @@ bool Rows<T>::direct(const View& destination, const PixelBox& b) const {
       destination.dtype != compute_dtype<T> || destination.stride[4] != 1)
     return false;
   const Index3 e = b.extent(sets_[0]);
-  if (stack_[0].serves(cd_, e[1], e[2])) return true;
-  const Index vectors = ceil_div(e[2], kernels_.lanes), products = chunk_ * sets_[0].taps;
-  return std::min<Index>(cd_, kernels_.rows_mr) * vectors >= kLeastSums &&
-         9 * vectors * kernels_.lanes * products <= 8 * planes_.row() * (products + kCopying);
+  return stack_[0].serves(cd_, e[1], e[2]) || row_by_row(std::min<Index>(cd_, kernels_.rows_mr), e[2], planes_.row(),
+                                                         chunk_ * sets_[0].taps, kernels_.lanes);
 }
 
 // All but the last pixels, fewer than a vector, which are copied: vectors would reach behind the images.

@@ -24,6 +24,15 @@ struct Stack {
   }
 };
 
+/// Whether rows of several results a pixel are formed one by one where they belong, without columns between them that
+/// are dropped and without a copy: if their sums are enough to wait for none, and whole vectors take less time than
+/// those columns, `row` pixels a row with them, and the copy, which is that of so many products (20 problems, Zen 5).
+inline bool row_by_row(Index results, Index width, Index row, Index products, Index lanes) {
+  constexpr Index kLeastSums = 8, kCopying = 13;
+  const Index vectors = ceil_div(width, lanes);
+  return results * vectors >= kLeastSums && 9 * vectors * lanes * products <= 8 * row * (products + kCopying);
+}
+
 /// Of a set of so many channels, where pixels are `src_step` source positions apart along h.
 inline Stack stack_of(const PhaseSet& s, Index channels, Index src_step) {
   // High columns have most rows in common, but lanes, which sum in the same order, take 1.4 times as long with columns
