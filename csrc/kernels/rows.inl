@@ -12,7 +12,7 @@ INLINE int next_vectors(std::int64_t len) {
   return static_cast<int>((vectors + blocks - 1) / blocks);
 }
 
-// The sums of row i: as many as `len` says of the last vector.
+// Stores the sums of a row of results: of the last vector those that `len` reaches.
 template <class T, int NV>
 INLINE void store_sums(T* c, const V<T>* acc, std::int64_t len, bool accumulate) {
   constexpr int L = Vec<T>::lanes;
