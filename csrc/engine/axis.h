@@ -60,6 +60,11 @@ std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps);
 /// The most pixels of any phase, an axis.
 Index3 most_pixels(const std::array<AxisMap, 3>& maps);
 
+/// Whether a pixel has one result a channel, and taps for it.
+inline bool one_result(const std::vector<PhaseSet>& sets) {
+  return sets.size() == 1 && sets[0].members == 1 && sets[0].taps > 0;
+}
+
 /// Whether every pixel reads the source at its own place only.
 bool plain(const std::array<AxisMap, 3>& maps);
 

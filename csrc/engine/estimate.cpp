@@ -170,9 +170,9 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   while ((planes.channel() * chunk + stored) * static_cast<Index>(sizeof(T)) > kBoxBytes && chunk > least)
     chunk = std::max(least, ceil_div(chunk, 2));
   const Index chunks = ceil_div(sources, chunk);
-  const bool one_set = sets.size() == 1 && sets[0].members == 1 && sets[0].taps > 0;
-  const bool shared = one_set && shares_rows(sets[0], stack_of(sets[0], results, maps[1].src_step), results);
-  const bool apart = one_set && !shared &&
+  const bool one = one_result(sets);
+  const bool shared = one && shares_rows(sets[0], stack_of(sets[0], results, maps[1].src_step), results);
+  const bool apart = one && !shared &&
                      row_by_row(std::min<Index>(results, kernels.rows_mr), result[2], planes.row(),
                                 chunk * sets[0].taps, kernels.lanes);
   double cycles = kImage + kCopied * static_cast<double>(sources * planes.channel()) +

@@ -1,6 +1,6 @@
 // Unknown x and unknown y with few channels to compute, depthwise above all: vectors run along the pixels of a
 // zero-bordered flat copy of the source, weights are broadcast. The columns between two rows are computed and dropped,
-// except where rows share their source (stack.h).
+// or results are formed row by row where they belong (stack.h).
 // Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
 // Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
 #include <sstream>
@@ -49,7 +49,7 @@ class Rows final : public SlottedPass {
     Index row, plane, pitch;
     bool direct;  // in the image
   };
-  bool direct(const View& destination, const PixelBox& b) const;
+  bool stores_directly(const View& destination, const PixelBox& b) const;
   void multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
                 const Results& to) const;
   void multiply_in_place(const View& image, const View& destination, const PixelBox& b, Index n, Index g, Index k0,
@@ -334,9 +334,8 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
 
 // Whether results of a box are formed in the image, row by row.
 template <class T>
-bool Rows<T>::direct(const View& destination, const PixelBox& b) const {
-  if (sets_.size() > 1 || sets_[0].members > 1 || sets_[0].taps == 0 || !destination.plain() ||
-      destination.dtype != compute_dtype<T> || destination.stride[4] != 1)
+bool Rows<T>::stores_directly(const View& destination, const PixelBox& b) const {
+  if (!one_result(sets_) || !destination.plain() || destination.dtype != compute_dtype<T> || destination.stride[4] != 1)
     return false;
   const Index3 e = b.extent(sets_[0]);
   return stack_[0].serves(cd_, e[1], e[2]) || row_by_row(std::min<Index>(cd_, kernels_.rows_mr), e[2], planes_.row(),
@@ -392,7 +391,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     Carver carver(this->slot(workspace, number));
     const Slot slot = carve(carver);
     planes_.locate(image, b.q0, planes_.size(), slot.parts);
-    const bool direct = !o.bias.data && this->direct(destination, b);
+    const bool direct = !o.bias.data && stores_directly(destination, b);
     Index packed = -1;
     Index bordered = 0;  // source channels
     bool finite = true;
