@@ -229,7 +229,7 @@ void register_set(const KernelSet<T>& set) {
       d.kernels.gradient(d.frequencies.data(), d.fstep, d.lanes, d.rows, d.lanes, d.width, W::kTiles);
     });
     add_winograd("weights", [](W& d) {
-      d.kernels.weights(d.frequencies.data(), 0, d.fstep, d.weights.data(), W::kMostTaps, W::kMostTaps, d.taps, 1,
+      d.kernels.weights(d.frequencies.data(), 0, d.fstep, d.weights.data(), W::kMostTaps, 0, W::kMostTaps, d.taps, 1,
                         W::kTiles, d.scratch.data());
     });
     add_winograd("output", [](W& d) {

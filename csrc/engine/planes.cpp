@@ -92,9 +92,9 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
       T *const to = dst + place, *const end = to + plane();
       if (!p) return bordered ? void() : std::fill(to, end, T{});
       T *const rows = to + p->h.begin * row(), *const behind = to + p->h.end * row();
-      const Index left = p->w.begin, right = row() - p->w.end;
-      pad(bordered ? rows + left : rows, row(), advance(image.data, image.dtype, origin), step_h, step_w, p->h.size(),
-          bordered ? 0 : left, p->w.size(), bordered ? 0 : right, ahead);
+      const Index left = bordered ? 0 : p->w.begin, right = bordered ? 0 : row() - p->w.end;
+      pad(rows + p->w.begin - left, row(), advance(image.data, image.dtype, origin), step_h, step_w, p->h.size(), left,
+          p->w.size(), right, ahead);
       if (!far)
         prefetch_rows(advance(image.data, image.dtype, origin + image.stride[1]), image.dtype, step_h, p->h.size(),
                       p->w.size() * step_w);

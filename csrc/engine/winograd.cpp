@@ -44,10 +44,10 @@ class Winograd final : public Tiled<T> {
     const Index tiles = this->tiles(step_);
     const double waiting = prepack_ ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
     const double narrow = width_ == lanes_ ? 1.35 : 1;  // one vector; direct passes have more rows then
-    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), 7) +
-                   this->sources() * this->relative_tiles({75, 520, 390}, cd_) +
-                   static_cast<double>(results()) * this->relative_tiles({60, 400, 310}, cs_) +
-                   this->relative_weights({150, 340, 320}, prepack_ ? boxes_ * tiles : tiles));
+    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), 5) +
+                   this->sources() * this->relative_tiles({50, 350, 265}, cd_) +
+                   static_cast<double>(results()) * this->relative_tiles({36, 240, 190}, cs_) +
+                   this->relative_weights({105, 240, 225}, prepack_ ? boxes_ * tiles : tiles));
   }
 
   std::string explain() const override {
@@ -201,9 +201,10 @@ class Winograd final : public Tiled<T> {
         copy_in(kernels_, s.weights, step, part);
         std::fill_n(s.weights + all, lanes_, T{});
       }
+      const Index ahead = std::max(step[along_k], kWeightBlock * taps_);
       for (Index i = 0; i < count; ++i)
         transforms_.weights(u + (k - k0 + i) * columns, (k1 - k0) * columns, ustep_, from + i * step[along_k],
-                            step[along_n], static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
+                            step[along_n], ahead, static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
                             static_cast<int>(columns / lanes_), s.taps);
     }
   }

@@ -32,10 +32,10 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double relative_time() const override {
-    return 0.95 * (this->products(this->tiles(step_), 10) +
-                   this->sources() * this->relative_tiles({110, 450, 500}, panels_ * width_) +
-                   this->relative_tiles({90, 350, 410}, rows_) +
-                   this->relative_weights({100, 225, 200}, boxes_ * this->tiles(step_)));
+    return 0.95 * (this->products(this->tiles(step_), 6) +
+                   this->sources() * this->relative_tiles({80, 330, 370}, panels_ * width_) +
+                   this->relative_tiles({60, 230, 270}, rows_) +
+                   this->relative_weights({50, 110, 100}, boxes_ * this->tiles(step_)));
   }
 
   std::string explain() const override {

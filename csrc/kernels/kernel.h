@@ -122,10 +122,10 @@ struct WinogradKernels {
   void (*gradient)(T* v, std::ptrdiff_t fstep, std::ptrdiff_t tstep, const T* const* row, std::ptrdiff_t apart,
                    std::int64_t width, std::int64_t tiles);
   /// The parts, `pstep` elements apart, of windows w[channel*ldw + tap], read in whole vectors from the first tap on. A
-  /// part takes window[0] * window[1] taps by their numbers, zeros where they are negative. `scratch` is room for the
-  /// taps of a vector of channels, in whole vectors.
-  void (*weights)(T* u, std::ptrdiff_t pstep, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int taps,
-                  const int* tap, int parts, int vectors, T* scratch);
+  /// part takes window[0] * window[1] taps by their numbers, zeros where they are negative. What lies `ahead` elements
+  /// behind them is fetched for a later call. `scratch` is room for the taps of a vector of channels, in whole vectors.
+  void (*weights)(T* u, std::ptrdiff_t pstep, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw,
+                  std::ptrdiff_t ahead, int taps, const int* tap, int parts, int vectors, T* scratch);
   /// Tiles of tile[0] rows of outputs, pixels `ldo` elements apart; a null row is left out.
   bool (*output)(T* const* row, std::ptrdiff_t ldo, std::int64_t width, const T* m, std::ptrdiff_t fstep,
                  std::ptrdiff_t tstep, std::int64_t tiles);

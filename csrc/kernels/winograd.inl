@@ -285,12 +285,17 @@ struct Winograd {
     }
   }
 
-  static void weights(T* u, std::ptrdiff_t pstep, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw, int taps,
-                      const int* tap, int parts, int vectors, T* scratch) {
+  static void weights(T* u, std::ptrdiff_t pstep, std::ptrdiff_t fstep, const T* w, std::ptrdiff_t ldw,
+                      std::ptrdiff_t ahead, int taps, const int* tap, int parts, int vectors, T* scratch) {
     for (int n = 0; n < vectors; ++n, w += L * ldw, u += L) {
       const auto transposed = [&]<int kTaps>(int t) __attribute__((always_inline)) {
         V<T> g[L];
-        UNROLL for (int i = 0; i < L; ++i) g[i] = loadu(w + i * ldw + t);
+        const T* row = w + t;
+        UNROLL for (int i = 0; i < L; ++i, row += ldw) {
+          HIDE(row);
+          __builtin_prefetch(row + ahead);
+          g[i] = loadu(row);
+        }
         transpose_square<T, kTaps>(g);
         UNROLL for (int i = 0; i < kTaps; ++i) storeu(scratch + (t + i) * L, g[i]);
       };
