@@ -63,6 +63,7 @@ std::vector<Maker<T>> makers(Unknown unknown) {
   if (unknown == Unknown::w)
     return {{"gather_weights", make_gather_weights, gathering},
             {"dots", make_dots, kernel_sets<T>()},
+            {"outer", make_outer, kernel_sets<T>(), false},
             {"lanes", plain_pass<T, make_lanes_weights<T>>, kernel_sets<T>(), false},
             {"reference", reference, any}};
   return {{"gather", make_gather, gathering},
@@ -381,6 +382,8 @@ TEST(Plans, TakeEveryWay) {
            {"2 results a task", Unknown::w, make_dots, problem(3, 33, 1, 1, {1, 9, 9}, {1, 3, 3})},
            {"3 blocks of 4 channels, 5 sets of rows, 7 images a task", Unknown::y, lanes, small},
            {"3 blocks of 4 channels", Unknown::x, lanes, small},
+           {"167 of 500 input channels a task; 3 tasks", Unknown::w, make_outer,
+            problem(2, 1, 500, 3, {1, 3, 3}, {1, 3, 3})},
            {"3 slabs", Unknown::w, plain_pass<float, make_lanes_weights<float>>, small},
        }) {
     const Call call(way.problem, way.unknown, {way.dtype, DType::float32, way.dtype});

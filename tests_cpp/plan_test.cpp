@@ -295,7 +295,8 @@ INSTANTIATE_TEST_SUITE_P(
         Choice{"FirstLayer", problem(1, 1, 3, 32, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "gather y",
                "rows x", "gather w"},
         Choice{"LastLayer", problem(1, 1, 64, 3, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "rows y",
-               "gather x", "gather w"}),
+               "gather x", "gather w"},
+        Choice{"Classifier", problem(2, 1, 640, 100, {1, 1, 1}, {1, 1, 1}), "gather y", "gather x", "outer w"}),
     [](const auto& test) { return test.param.name; });
 
 TEST_F(PlanTest, TakesTheAlgorithmThatIsAskedFor) {

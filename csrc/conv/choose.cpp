@@ -34,6 +34,8 @@ std::unique_ptr<Pass> make_direct(PassSpec spec, Algorithm algorithm, bool along
   const bool weights = spec.unknown == Unknown::w;
   for (const std::size_t budget : {spec.budget, kNoLimit}) {
     spec.budget = budget;
+    if (weights && algorithm != Algorithm::blas)
+      if (auto pass = make_outer(spec, native)) return pass;
     for (const bool vectors_along_pixels : {along, !along}) {
       if (vectors_along_pixels && algorithm == Algorithm::blas) continue;
       auto pass = vectors_along_pixels ? (weights ? make_dots(spec, native) : make_rows(spec, native))

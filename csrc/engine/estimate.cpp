@@ -343,6 +343,23 @@ Index width_of_results(const PassSpec& spec) {
   return width;
 }
 
+std::array<Range, 3> taps_inside(const Problem& p) {
+  std::array<Range, 3> inside;
+  for (std::size_t a = 0; a < 3; ++a) {
+    const Index begin = std::clamp<Index>(ceil_div(p.pad_before[a], p.dilation[a]), 0, p.w[a]);
+    inside[a] = {begin, std::clamp<Index>(ceil_div(p.pad_before[a] + p.x[a], p.dilation[a]), begin, p.w[a])};
+  }
+  return inside;
+}
+
+bool one_output(const Problem& p) {
+  if (p.y_plane() != 1 || p.depthwise()) return false;
+  Index images = kMostImages;
+  const std::array<Range, 3> inside = taps_inside(p);
+  for (std::size_t a = 0; a < 3; ++a) images = images * inside[a].size() / p.w[a];
+  return p.n <= images;
+}
+
 template <class T>
 bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels) {
   const Problem& p = spec.problem;
@@ -424,15 +441,16 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
     const double element = !of_y && p.stride[2] > 1 ? 0.2 : 0.1;  // what strides leave out is copied too
     time += static_cast<double>(blocks) * (5 * planes + element * (of_y ? y : x));
   }
-  if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + (outer_product(p) ? 0.2 : 0.8) * w;
+  if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + (outer_product(p) || one_output(p) ? 0.2 : 0.8) * w;
   const double far = far_nanoseconds(spec), pixels = of_y ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
+  const double packed = (one_output(p) ? 0.12 : 0.4) * w;
   const bool single = p.y[2] == 1 && std::min(p.x[2], p.w[2]) > 1;  // window: as if the stride were its length
-  if (!of_y || (p.stride[2] == 1 && !single)) return time + far + pixels + 0.4 * w;
+  if (!of_y || (p.stride[2] == 1 && !single)) return time + far + pixels + packed;
   // Phases have fewer pixels each. All of them are transposed into place together, or else rows are put together from
   // them, which takes longer than their pixels, if they are short.
   time *= 1.15;
   if (columns >= lanes && !single && (p.w[2] == 1 || p.stride[2] < p.w[2]))
-    return time + far + 0.2 * x + 0.1 * y + 0.4 * w;
+    return time + far + 0.2 * x + 0.1 * y + packed;
   const double rows =
       images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1]));
   return time + far + 0.8 * x + 0.1 * y + 0.45 * w + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));

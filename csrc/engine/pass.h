@@ -131,7 +131,10 @@ template <class T>
 std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown x, y
 template <class T>
 std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels);  // unknown w
-std::unique_ptr<Pass> make_reference(const PassSpec& spec);                          // any
+/// Unknown w of a few images with a single position of y each.
+template <class T>
+std::unique_ptr<Pass> make_outer(const PassSpec& spec, const KernelSet<T>& kernels);
+std::unique_ptr<Pass> make_reference(const PassSpec& spec);  // any
 /// Any unknown, with a stride or a dilation, by the transforms that are expected to take least time (those that are a
 /// few times less accurate than straight sums only where the precision is fast), or by `only` these.
 template <class T>

@@ -1,0 +1,146 @@
+// Unknown w where an image has a single position of y: w is the outer product of y and of what the window reads, summed
+// over a few images. Vectors run along the rows of w, which are written where they belong, once.
+#include <sstream>
+
+#include "engine/estimate.h"
+#include "engine/pass.h"
+
+namespace convbwd {
+namespace {
+
+constexpr Index kWindowElements = 4096;  // of all images, that stay in the nearest cache for all rows of w
+
+template <class T>
+class Outer final : public SlottedPass {
+ public:
+  Outer(const PassSpec& spec, const KernelSet<T>& kernels)
+      : SlottedPass(spec),
+        kernels_(kernels),
+        inside_(taps_inside(spec.problem)),
+        padded_(inside_[0].size() * inside_[1].size() * inside_[2].size() < spec.problem.taps()) {}
+
+  bool plan() {
+    const Problem& p = spec_.problem;
+    const Index most = std::max<Index>(1, kWindowElements / (p.n * p.taps()));
+    chunk_ = ceil_div(p.ci, ceil_div(p.ci, most));
+    pitch_ = (ceil_div(chunk_ * p.taps(), kernels_.lanes) | 1) * kernels_.lanes;
+    Carver carver;
+    carve(carver);
+    return share(p.groups * ceil_div(p.ci, chunk_), 0, static_cast<Index>(carver.used()));
+  }
+
+  std::string explain() const override {
+    std::ostringstream s;
+    s << "outer w (" << kernels_.name << "): " << chunk_ << " of " << spec_.problem.ci << " input channels a task; "
+      << effort();
+    return s.str();
+  }
+
+  void run(const Operands& o, std::byte* workspace) const override {
+    const Problem& p = spec_.problem;
+    const Index chunks = ceil_div(p.ci, chunk_);
+    const bool in_place =
+        o.w.dtype == compute_dtype<T> && dense_planes(o.w) && (o.w.stride[1] == p.taps() || p.ci == 1);
+    parallel_for(tasks_, slots(), [&](Index i, int number) {
+      Carver carver(this->slot(workspace, number));
+      const Slot s = carve(carver);
+      const Index g = i / chunks, c0 = i % chunks * chunk_, c = std::min(chunk_, p.ci - c0);
+      bring_window(o.x, g * p.ci + c0, c, s);
+      std::ptrdiff_t offset[kMostImages];
+      for (Index n = 0; n < p.n; ++n) offset[n] = n * pitch_;
+      for (Index m0 = 0, m; m0 < p.co; m0 += m) {
+        const Index row = g * p.co + m0;
+        m = in_place ? std::min<Index>(kernels_.rows_mr, p.co - m0) : 1;
+        bring_values(o.y, row, m, s);
+        // Products with padding are harmless while y is finite.
+        const bool finite = !padded_ || all_finite(s.values, p.n * m);
+        if (!finite && m > 1) bring_values(o.y, row, m = 1, s);
+        T* const to = in_place && finite ? static_cast<T*>(o.w.data) + o.w.offset({row, c0, 0, 0, 0}) : s.row;
+        kernels_.rows(static_cast<int>(m), c * p.taps(), s.window, offset, p.n, s.values, to, o.w.stride[0], false);
+        if (!finite) clear_padding(s.row, c);
+        if (to == s.row) store(o.w, row, c0, c, s.row);
+      }
+    });
+  }
+
+ private:
+  struct Slot {
+    T *window, *values, *row;
+  };
+  Slot carve(Carver& carver) const {
+    Slot s{};
+    s.window = carver.take<T>(spec_.problem.n * pitch_);
+    s.values = carver.take<T>(spec_.problem.n * kernels_.rows_mr);
+    s.row = carver.take<T>(pitch_);
+    return s;
+  }
+
+  // What the window reads of each image: [image][channel][tap], zeros in the padding.
+  void bring_window(const View& x, Index c0, Index c, const Slot& s) const {
+    const Problem& p = spec_.problem;
+    Index5 at{0, c0}, size{p.n, c};
+    const Index5 step{pitch_, p.taps(), p.w[1] * p.w[2], p.w[2], 1};
+    T* to = s.window;
+    for (std::size_t a = 0; a < 3; ++a) {
+      size[2 + a] = inside_[a].size();
+      at[2 + a] = inside_[a].begin * p.dilation[a] - p.pad_before[a];
+      to += inside_[a].begin * step[2 + a];
+    }
+    if (padded_) std::fill_n(s.window, p.n * pitch_, T{});
+    View read = x.at(at, size);
+    for (std::size_t a = 0; a < 3; ++a) read.stride[2 + a] *= p.dilation[a];
+    copy_in(kernels_, to, step, read);
+  }
+  void bring_values(const View& y, Index channel, Index m, const Slot& s) const {
+    copy_in(kernels_, s.values, {m, 1, 0, 0, 0}, y.at({0, channel, 0, 0, 0}, {spec_.problem.n, m, 1, 1, 1}));
+  }
+  template <class F>
+  void each_row_of_taps(Index c, F&& f) const {
+    const Index3& w = spec_.problem.w;
+    for (Index i = 0; i < c; ++i)
+      for (Index d = 0; d < w[0]; ++d)
+        for (Index h = 0; h < w[1]; ++h) f(i, d, h, ((i * w[0] + d) * w[1] + h) * w[2]);
+  }
+  void clear_padding(T* row, Index c) const {
+    const auto inside = [&](std::size_t a, Index t) { return t >= inside_[a].begin && t < inside_[a].end; };
+    each_row_of_taps(c, [&](Index, Index d, Index h, Index at) {
+      for (Index t = 0; t < spec_.problem.w[2]; ++t)
+        if (!inside(0, d) || !inside(1, h) || !inside(2, t)) row[at + t] = 0;
+    });
+  }
+  void store(const View& w, Index row, Index c0, Index c, const T* from) const {
+    const Problem& p = spec_.problem;
+    const Index taps = p.taps();
+    const bool even = dense_planes(w) && w.stride[1] == taps;
+    if (even || taps == 1)
+      for (Index i = 0, count; i < c; i += count) {
+        count = w.run(1, c0 + i, c - i);
+        store_row(kernels_, advance(w.data, w.dtype, w.offset({row, c0 + i, 0, 0, 0})), w.dtype, even ? 1 : w.stride[1],
+                  from + i * taps, count * taps);
+      }
+    else
+      each_row_of_taps(c, [&](Index i, Index d, Index h, Index at) {
+        store_row(kernels_, advance(w.data, w.dtype, w.offset({row, c0 + i, d, h, 0})), w.dtype, w.stride[4], from + at,
+                  p.w[2]);
+      });
+  }
+
+  const KernelSet<T>& kernels_;
+  const std::array<Range, 3> inside_;
+  const bool padded_;
+  Index chunk_ = 1, pitch_ = 1;
+};
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<Pass> make_outer(const PassSpec& spec, const KernelSet<T>& kernels) {
+  if (!one_output(spec.problem) || spec.problem.ci * spec.problem.taps() < kernels.lanes) return nullptr;
+  auto pass = std::make_unique<Outer<T>>(spec, kernels);
+  if (!pass->plan()) return nullptr;
+  return pass;
+}
+template std::unique_ptr<Pass> make_outer(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<Pass> make_outer(const PassSpec&, const KernelSet<double>&);
+
+}  // namespace convbwd
