@@ -1,9 +1,14 @@
 // Unknown x and y: see winograd.h.
 #include "engine/winograd.h"
 
+#include "base/cpu.h"
+
 namespace convbwd {
 namespace winograd {
 namespace {
+
+constexpr Costs kAdding{1.05, 7, {75, 520, 390}, {60, 400, 310}, {105, 240, 225}};  // where multipliers add
+constexpr Costs kBeside{1.16, 5, {20, 140, 105}, {3, 20, 16}, {55, 125, 120}};      // where others do
 
 template <class T>
 class Winograd final : public Tiled<T> {
@@ -38,16 +43,20 @@ class Winograd final : public Tiled<T> {
     return false;
   }
 
-  // Time relative to a direct pass: products, transforms of tiles and results, weights. Few tiles wait for weights that
-  // all boxes share. The sum was too hopeful by so much on average.
+  // Time relative to a direct pass: products, transforms of tiles and results, weights. Where multipliers add, few
+  // tiles wait for weights that all boxes share.
   double relative_time() const override {
+    const bool beside = adds_beside_products();
+    const Costs& costs = beside ? kBeside : kAdding;
     const Index tiles = this->tiles(step_);
-    const double waiting = prepack_ ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
-    const double narrow = width_ == lanes_ ? 1.35 : 1;  // one vector; direct passes have more rows then
-    return 1.05 * ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), 5) +
-                   this->sources() * this->relative_tiles({50, 350, 265}, cd_) +
-                   static_cast<double>(results()) * this->relative_tiles({36, 240, 190}, cs_) +
-                   this->relative_weights({105, 240, 225}, prepack_ ? boxes_ * tiles : tiles));
+    const double waiting = prepack_ && !beside ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
+    const double narrow = width_ == lanes_ && !beside ? 1.35 : 1;  // one vector; direct passes have more rows then
+    const double scattered = to_x_ ? 1 : 1.5;  // weights of a source channel do not follow each other
+    return costs.scale *
+           ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), costs.writing) +
+            this->sources() * this->relative_tiles(costs.source, cd_) +
+            static_cast<double>(results()) * this->relative_tiles(costs.other, cs_) +
+            scattered * this->relative_weights(costs.weights, prepack_ ? boxes_ * tiles : tiles));
   }
 
   std::string explain() const override {

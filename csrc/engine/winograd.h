@@ -115,6 +115,22 @@ auto together(int slots, const SlotOf& slot_of) {
   };
 }
 
+/// A number for F(2x2, 3x3), one for F(4x4, 3x3), and one for exact F(4x4, 3x3).
+struct Cycles {
+  double small, large, complex;
+};
+/// What the time of a pass is estimated from, relative to a direct one: a factor, what writing a result costs in
+/// products, and the cycles of a tile and vector for transforms of tiles on both sides, and of weights. There are two
+/// for each class of passes. Those of processors whose multipliers add were estimated from counts and adjusted by hand
+/// to one core of a Sapphire Rapids: too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
+/// on wide images, within 15 % of seventeen shapes for F(4x4), of eleven for the exact one. Those of others were fitted
+/// to one of a Zen 4: 491 results of all transforms for 37 problems, good to 8 %; the choice between them costs 0.1 %
+/// on average. All with AVX-512 float32.
+struct Costs {
+  double scale, writing;
+  Cycles source, other, weights;
+};
+
 /// What a pass is made with.
 template <class T>
 struct Choice {
@@ -354,16 +370,9 @@ class Tiled : public GuardedPass {
            static_cast<double>(size_[1] * row_sets_ * size_[2] * size_[3] * axes_[2].sets);
   }
   bool has_complex() const { return transforms_.complex[1] > 0; }
-  // A number for F(2x2, 3x3), one for F(4x4, 3x3), and one for exact F(4x4, 3x3).
-  struct Cycles {
-    double small, large, complex;
-  };
   double of_tile(Cycles c) const { return has_complex() ? c.complex : mixes_more() ? c.large : c.small; }
   // Time of the products, relative to a direct pass: tiles beyond the outputs, and calls so short that writing results
-  // shows (`writing`, in products). Here and below: estimated from counts, and adjusted by hand between one core of a
-  // Sapphire Rapids (24 shapes) and one of a Zen 4 (185 gradients), AVX-512 float32. Multipliers of the latter do not
-  // add, so transforms take half as much of a product's time: sums with much of them are thought 10 % too quick on the
-  // former, and too slow on the latter, where the choice between these and direct sums costs 0.3 % on average.
+  // shows (`writing`, in products).
   double products(Index call, double writing) const {
     return static_cast<double>(products_) / tile_products() * (1 + writing / static_cast<double>(call));
   }

@@ -1,8 +1,12 @@
 // Unknown w: see winograd.h.
+#include "base/cpu.h"
 #include "engine/winograd.h"
 
 namespace convbwd::winograd {
 namespace {
+
+constexpr Costs kAdding{0.95, 10, {110, 450, 500}, {90, 350, 410}, {100, 225, 200}};  // where multipliers add
+constexpr Costs kBeside{1.09, 4, {55, 230, 255}, {14, 56, 66}, {2, 5, 4}};            // where others do
 
 template <class T>
 class WinogradWeights final : public Tiled<T> {
@@ -32,10 +36,11 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double relative_time() const override {
-    return 0.95 * (this->products(this->tiles(step_), 6) +
-                   this->sources() * this->relative_tiles({80, 330, 370}, panels_ * width_) +
-                   this->relative_tiles({60, 230, 270}, rows_) +
-                   this->relative_weights({50, 110, 100}, boxes_ * this->tiles(step_)));
+    const Costs& costs = adds_beside_products() ? kBeside : kAdding;
+    return costs.scale * (this->products(this->tiles(step_), costs.writing) +
+                          this->sources() * this->relative_tiles(costs.source, panels_ * width_) +
+                          this->relative_tiles(costs.other, rows_) +
+                          this->relative_weights(costs.weights, boxes_ * this->tiles(step_)));
   }
 
   std::string explain() const override {
