@@ -68,6 +68,8 @@ std::vector<Problem> problems() {
       problem(2, 1, 36, 33, {1, 9, 50}, {1, 2, 5}, {1, 1, 3}, kOne, {0, 1, 0}),
       problem(1, 1, 32, 34, {4, 9, 11}, {3, 4, 3}, {1, 2, 2}, kOne, {1, 1, 0}),
       problem(2, 1, 40, 32, {1, 3, 70}, {1, 3, 4}, {1, 2, 4}, kOne, {0, 1, 1}),
+      problem(2, 1, 34, 40, {1, 41, 2}, {1, 7, 1}, kOne, kOne, {0, 3, 0}),  // one axis, which is not the last
+      problem(1, 2, 32, 33, {3, 40, 3}, {2, 9, 1}, {1, 2, 1}, kOne, {1, 4, 0}),
   };
 }
 
@@ -83,7 +85,8 @@ struct {
 static_assert(std::size(kTransforms) == std::size(KernelSet<float>{}.winograd));
 
 // The numbers of those that suit a problem: Fourier transforms four taps and more.
-std::vector<std::size_t> transforms_of(const Problem& p) {
+std::vector<std::size_t> transforms_of(Problem p) {
+  if (p.w[2] == 1) std::swap(p.w[1], p.w[2]), std::swap(p.stride[1], p.stride[2]);
   std::vector<std::size_t> numbers;
   for (std::size_t i = 0; i < std::size(kTransforms); ++i) {
     const WinogradKernels<float>& transforms = kernel_set<float>(Isa::generic).winograd[i];
@@ -350,7 +353,7 @@ TEST(WinogradPlan, RefusesWhatItCannotServe) {
   std::vector<Problem> bad(6, good);
   bad.push_back(problem(9, 1, 64, 64, {1, 1, 1}, {1, 3, 3}, kOne, kOne, {0, 1, 1}));  // more products than direct sums
   bad[0].stride[2] = 4, bad[1].dilation[2] = kTooFar, bad[2].w[0] = kTooMany, bad[3].ci = 15, bad[4].co = 15,
-  bad[5].w[2] = 1;
+  bad[5].w[1] = bad[5].w[2] = 1;
   for (const Unknown unknown : kUnknowns) {
     const auto make = [&](const Problem& p, std::size_t budget) {
       constexpr DType f = DType::float32;

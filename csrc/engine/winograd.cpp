@@ -2,6 +2,7 @@
 #include "engine/winograd.h"
 
 #include "base/cpu.h"
+#include "engine/turned.h"
 
 namespace convbwd {
 namespace winograd {
@@ -373,6 +374,10 @@ template <class T>
 std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
                                            const WinogradKernels<T>* only) {
   const Problem& p = spec.problem;
+  if (p.w[1] > 1 && p.w[2] == 1) {  // transforms along one axis are along w
+    auto pass = make_winograd(turned(spec), kernels, only);
+    return pass ? std::make_unique<Turned>(spec, std::move(pass)) : nullptr;
+  }
   constexpr Index3 ones{1, 1, 1};
   bool serves = p.stride == ones || (p.dilation == ones && p.stride[0] == 1);
   for (std::size_t a = 1; a < 3; ++a) serves &= p.stride[a] <= p.w[a];  // every remainder has a tap
