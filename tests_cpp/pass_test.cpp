@@ -382,8 +382,9 @@ TEST(Plans, TakeEveryWay) {
            {"2 results a task", Unknown::w, make_dots, problem(3, 33, 1, 1, {1, 9, 9}, {1, 3, 3})},
            {"3 blocks of 4 channels, 5 sets of rows, 7 images a task", Unknown::y, lanes, small},
            {"3 blocks of 4 channels", Unknown::x, lanes, small},
-           {"167 of 500 input channels a task; 3 tasks", Unknown::w, make_outer,
+           {"167 of 500 input channels by 3 output channels a task; 3 tasks", Unknown::w, make_outer,
             problem(2, 1, 500, 3, {1, 3, 3}, {1, 3, 3})},
+           {"8 tasks", Unknown::w, make_outer, problem(2, 1, 640, 1000, {1, 1, 1}, {1, 1, 1})},
            {"3 slabs", Unknown::w, plain_pass<float, make_lanes_weights<float>>, small},
        }) {
     const Call call(way.problem, way.unknown, {way.dtype, DType::float32, way.dtype});

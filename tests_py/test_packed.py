@@ -34,6 +34,8 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "depthwise": ((2, 37, 8, 9), (37, 1, 3, 3), {"groups": 37, "padding": 1}),
     "few channels": ((1, 9, 12, 12), (9, 9, 5, 5), {"padding": 2}),
     "one": ((1, 1, 1, 1), (1, 1, 1, 1), {}),
+    "single position": ((2, 40, 1, 1), (32, 20, 1, 1), {"groups": 2}),
+    "single window": ((2, 20, 2, 3), (30, 10, 2, 3), {"groups": 2}),
     "volume": ((1, 18, 4, 5, 6), (12, 18, 2, 3, 3), {"padding": (0, 1, 1), "stride": (2, 1, 1)}),
     "grouped volume": ((2, 12, 3, 5, 4), (18, 4, 2, 2, 3), {"groups": 3, "dilation": (1, 2, 1)}),
     "transposed": ((2, 18, 5, 4), (18, 5, 3, 3), {"transposed": True, "groups": 3, "stride": 2, "output_padding": 1}),

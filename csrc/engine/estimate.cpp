@@ -344,11 +344,10 @@ Index width_of_results(const PassSpec& spec) {
 }
 
 std::array<Range, 3> taps_inside(const Problem& p) {
-  std::array<Range, 3> inside;
-  for (std::size_t a = 0; a < 3; ++a) {
-    const Index begin = std::clamp<Index>(ceil_div(p.pad_before[a], p.dilation[a]), 0, p.w[a]);
-    inside[a] = {begin, std::clamp<Index>(ceil_div(p.pad_before[a] + p.x[a], p.dilation[a]), begin, p.w[a])};
-  }
+  std::array<Range, 3> inside{};
+  for (std::size_t a = 0; a < 3; ++a)
+    for (const TapClass& c : tap_classes(axis_sizes(p, static_cast<int>(a))))
+      if (c.outputs.size() > 0) inside[a] = c.taps;
   return inside;
 }
 

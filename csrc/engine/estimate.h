@@ -56,9 +56,10 @@ bool unrolls_patches(const Problem& p, const KernelSet<T>& kernels);
 /// The taps of a single position of y that do not lie in the padding, along each axis.
 std::array<Range, 3> taps_inside(const Problem& p);
 /// Whether images have a single position of y, and are so few that the weights' gradient is formed row by row, zeros
-/// for taps in the padding included: 64 images of 1280 channels to 1000 take as long either way (Zen 4).
+/// for taps in the padding included: 48 make a straight sum, and 64 images of 1280 channels to 1000 would take as long
+/// either way (Zen 4).
 bool one_output(const Problem& p);
-constexpr Index kMostImages = 64;
+constexpr Index kMostImages = 48;
 
 /// Whether the weights' gradient is little more than the products of channels: writing it is most of the work.
 inline bool outer_product(const Problem& p) { return p.pointwise() && p.n * p.y_plane() <= 16; }

@@ -9,6 +9,8 @@ namespace convbwd {
 namespace {
 
 constexpr Index kWindowElements = 4096;  // of all images, that stay in the nearest cache for all rows of w
+constexpr double kMuchWork = 1 << 20;    // products of a pass whose rows are cut for kMinTasks
+constexpr Index kMinTasks = 8;
 
 template <class T>
 class Outer final : public SlottedPass {
@@ -24,33 +26,36 @@ class Outer final : public SlottedPass {
     const Index most = std::max<Index>(1, kWindowElements / (p.n * p.taps()));
     chunk_ = ceil_div(p.ci, ceil_div(p.ci, most));
     pitch_ = (ceil_div(chunk_ * p.taps(), kernels_.lanes) | 1) * kernels_.lanes;
+    const Index chunks = p.groups * ceil_div(p.ci, chunk_);
+    rows_ = p.products() < kMuchWork ? p.co : round_up(ceil_div(p.co, ceil_div(kMinTasks, chunks)), kernels_.rows_mr);
     Carver carver;
     carve(carver);
-    return share(p.groups * ceil_div(p.ci, chunk_), 0, static_cast<Index>(carver.used()));
+    return share(chunks * ceil_div(p.co, rows_), 0, static_cast<Index>(carver.used()));
   }
 
   std::string explain() const override {
     std::ostringstream s;
-    s << "outer w (" << kernels_.name << "): " << chunk_ << " of " << spec_.problem.ci << " input channels a task; "
-      << effort();
+    s << "outer w (" << kernels_.name << "): " << chunk_ << " of " << spec_.problem.ci << " input channels by "
+      << std::min(rows_, spec_.problem.co) << " output channels a task; " << effort();
     return s.str();
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
     const Problem& p = spec_.problem;
-    const Index chunks = ceil_div(p.ci, chunk_);
+    const Index chunks = ceil_div(p.ci, chunk_), blocks = ceil_div(p.co, rows_);
     const bool in_place =
         o.w.dtype == compute_dtype<T> && dense_planes(o.w) && (o.w.stride[1] == p.taps() || p.ci == 1);
     parallel_for(tasks_, slots(), [&](Index i, int number) {
       Carver carver(this->slot(workspace, number));
       const Slot s = carve(carver);
-      const Index g = i / chunks, c0 = i % chunks * chunk_, c = std::min(chunk_, p.ci - c0);
+      const Index g = i / blocks / chunks, c0 = i / blocks % chunks * chunk_, c = std::min(chunk_, p.ci - c0);
+      const Index begin = i % blocks * rows_, end = std::min(begin + rows_, p.co);
       bring_window(o.x, g * p.ci + c0, c, s);
       std::ptrdiff_t offset[kMostImages];
       for (Index n = 0; n < p.n; ++n) offset[n] = n * pitch_;
-      for (Index m0 = 0, m; m0 < p.co; m0 += m) {
+      for (Index m0 = begin, m; m0 < end; m0 += m) {
         const Index row = g * p.co + m0;
-        m = in_place ? std::min<Index>(kernels_.rows_mr, p.co - m0) : 1;
+        m = in_place ? std::min<Index>(kernels_.rows_mr, end - m0) : 1;
         bring_values(o.y, row, m, s);
         // Products with padding are harmless while y is finite.
         const bool finite = !padded_ || all_finite(s.values, p.n * m);
@@ -88,7 +93,8 @@ class Outer final : public SlottedPass {
     }
     if (padded_) std::fill_n(s.window, p.n * pitch_, T{});
     View read = x.at(at, size);
-    for (std::size_t a = 0; a < 3; ++a) read.stride[2 + a] *= p.dilation[a];
+    for (std::size_t a = 0; a < 3; ++a)
+      if (inside_[a].size() > 1) read.stride[2 + a] *= p.dilation[a];
     copy_in(kernels_, to, step, read);
   }
   void bring_values(const View& y, Index channel, Index m, const Slot& s) const {
@@ -112,15 +118,16 @@ class Outer final : public SlottedPass {
     const Problem& p = spec_.problem;
     const Index taps = p.taps();
     const bool even = dense_planes(w) && w.stride[1] == taps;
+    const View to = w.at({row, c0, 0, 0, 0}, {1, c, p.w[0], p.w[1], p.w[2]});  // groups may share blocks
     if (even || taps == 1)
       for (Index i = 0, count; i < c; i += count) {
-        count = w.run(1, c0 + i, c - i);
-        store_row(kernels_, advance(w.data, w.dtype, w.offset({row, c0 + i, 0, 0, 0})), w.dtype, even ? 1 : w.stride[1],
+        count = to.run(1, i, c - i);
+        store_row(kernels_, advance(to.data, to.dtype, to.along(1, i)), to.dtype, even ? 1 : to.stride[1],
                   from + i * taps, count * taps);
       }
     else
       each_row_of_taps(c, [&](Index i, Index d, Index h, Index at) {
-        store_row(kernels_, advance(w.data, w.dtype, w.offset({row, c0 + i, d, h, 0})), w.dtype, w.stride[4], from + at,
+        store_row(kernels_, advance(to.data, to.dtype, to.offset({0, i, d, h, 0})), to.dtype, to.stride[4], from + at,
                   p.w[2]);
       });
   }
@@ -128,7 +135,7 @@ class Outer final : public SlottedPass {
   const KernelSet<T>& kernels_;
   const std::array<Range, 3> inside_;
   const bool padded_;
-  Index chunk_ = 1, pitch_ = 1;
+  Index chunk_ = 1, rows_ = 1, pitch_ = 1;
 };
 
 }  // namespace

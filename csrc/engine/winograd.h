@@ -123,9 +123,10 @@ struct Cycles {
 /// products, and the cycles of a tile and vector for transforms of tiles on both sides, and of weights. There are two
 /// for each class of passes. Those of processors whose multipliers add were estimated from counts and adjusted by hand
 /// to one core of a Sapphire Rapids: too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
-/// on wide images, within 15 % of seventeen shapes for F(4x4), of eleven for the exact one. Those of others were fitted
-/// to one of a Zen 4: 491 results of all transforms for 37 problems, good to 8 %; the choice between them costs 0.1 %
-/// on average. All with AVX-512 float32.
+/// on wide images, within 15 % of seventeen shapes for F(4x4), of eleven for the exact one; what weights cost is less
+/// since then, by what their kernel gained on a Zen 4. Those of others were fitted to one of a Zen 4: 491 results of
+/// all transforms for 37 problems, good to 8 %; the choice between them costs 0.1 % on average. All with AVX-512
+/// float32.
 struct Costs {
   double scale, writing;
   Cycles source, other, weights;

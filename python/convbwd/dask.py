@@ -414,7 +414,8 @@ def convolution_backward(
     shape follows from the chunks, and rounded to the dtype of the result at the end. So they have the same bits for the
     same chunks, whatever the scheduler and the number of workers, and the error bound of sums in memory.
 
-    All of this holds for workers with one build and one instruction set; `convbwd.build_info` tells them.
+    All of this holds for workers with one build and one instruction set, which `convbwd.build_info` tells, on
+    processors of one maker.
 
     Examples
     --------
