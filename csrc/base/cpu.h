@@ -24,8 +24,8 @@ bool supported(Isa isa) noexcept;
 /// Throws Error(value) where CONVBWD_ISA names none that is supported.
 CONVBWD_API Isa active_isa();
 
-/// Whether the processor adds on other units than it multiplies, as AMD's do since Zen: beside products, additions cost
-/// half of what they do on Intel's.
+/// Whether the processor adds on other units than it multiplies, as AMD's do: beside products, additions cost half of
+/// what they do on Intel's.
 bool adds_beside_products() noexcept;
 
 /// Overrides the choice (for tests), or with nullopt goes back to the default. Throws Error(value) where not supported.

@@ -60,6 +60,11 @@ struct View {
     return v;
   }
   void make_plain(const Index5& strides) { stride = strides, split = {}, groups = {}; }
+  /// Gives axes of size one the stride that a dense tensor would have, so that what is dense shows.
+  void settle_strides() {
+    for (std::size_t a = 5; a-- > 0;)
+      if (size[a] == 1) stride[a] = a == 4 ? 1 : size[a + 1] * stride[a + 1];
+  }
 
  private:
   Index column(Index row, Index c) const {
@@ -93,6 +98,9 @@ void for_each_plain(const View& v, F&& f) {
 inline bool dense_planes(const View& v) {
   return v.plain() && v.stride[4] == 1 && v.stride[3] == v.size[4] && v.stride[2] == v.size[3] * v.size[4];
 }
+
+/// Whether rows of weights, channels and taps, lie in memory as runs.
+inline bool rows_of_taps(const View& w) { return dense_planes(w) && w.stride[1] == w.size[2] * w.stride[2]; }
 
 /// Whether the pixels of every such box lie in memory as one run.
 inline bool in_runs(const View& v, const Index3& box) {

@@ -39,8 +39,7 @@ View five_axes(const Tensor& t, bool unbatched, Index groups = 1) {
   } else {
     for (std::size_t a = 0; a < rank; ++a) v.stride[axis(a)] = t.strides[a];
   }
-  for (std::size_t a = 5; a-- > 0;)
-    if (v.size[a] == 1) v.stride[a] = a == 4 ? 1 : v.size[a + 1] * v.stride[a + 1];
+  v.settle_strides();
   return v;
 }
 

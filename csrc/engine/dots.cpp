@@ -352,9 +352,7 @@ std::string Dots<T>::explain() const {
 
 template <class T>
 std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernels) {
-  auto pass = std::make_unique<Dots<T>>(spec, kernels);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<Dots<T>>(spec, kernels);
 }
 template std::unique_ptr<Pass> make_dots(const PassSpec&, const KernelSet<float>&);
 template std::unique_ptr<Pass> make_dots(const PassSpec&, const KernelSet<double>&);

@@ -1,6 +1,7 @@
 #include "engine/estimate.h"
 
 #include <cmath>
+#include <optional>
 
 #include "engine/planes.h"
 #include "engine/stack.h"
@@ -12,17 +13,20 @@ constexpr double kFar = 16 << 20;   // bytes that come from memory
 constexpr double kRun = 256 << 10;  // of an image, of which dots read an eighth at a time
 constexpr Index kSmallPlane = 2048;
 
-bool shares_rows(const PhaseSet& s, Index channels, Index src_step) {
-  return stack_of(s, channels, src_step).serves(s.columns(channels), s.phase[1]->count, s.phase[2]->count);
+// How results share rows of the source, if that is worth while.
+std::optional<Stack> shared_rows(const PhaseSet& s, Index channels, Index src_step) {
+  const Stack stack = stack_of(s, channels, src_step);
+  if (!stack.serves(s.columns(channels), s.phase[1]->count, s.phase[2]->count)) return std::nullopt;
+  return stack;
 }
 
 // What remains of the time of a set's products in rows, `row` times as long as their results, where results share rows
 // of the source with those below: loads at first, then multiply-adds (Zen 5, 3x3 to 31x31).
-double stacked(const PhaseSet& s, Index channels, Index src_step, double row, int lanes) {
-  if (!shares_rows(s, channels, src_step)) return 1;
-  const Index width = s.phase[2]->count, block = stack_of(s, channels, src_step).block(0).size();
-  return std::max(0.5, 0.4 + 0.8 / static_cast<double>(block)) * static_cast<double>(round_up(width, lanes)) /
-         (row * static_cast<double>(width));
+double stacked(const PhaseSet& s, const std::optional<Stack>& shared, double row, int lanes) {
+  if (!shared) return 1;
+  const Index width = s.phase[2]->count;
+  return std::max(0.5, 0.4 + 0.8 / static_cast<double>(shared->block(0).size())) *
+         static_cast<double>(round_up(width, lanes)) / (row * static_cast<double>(width));
 }
 
 // Time that rows and dots take on one thread for depthwise problems, fitted like direct_nanoseconds. Their vectors lie
@@ -58,8 +62,9 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
       first.members *= static_cast<Index>(f->members.size());
     }
     const Index channels = to_x ? p.ci : p.co;
-    products *= stacked(first, channels, maps[1].src_step, row, lanes);
-    if (!steps && shares_rows(first, channels, maps[1].src_step)) products *= kDirect, quick *= kDirect;
+    const std::optional<Stack> shared = shared_rows(first, channels, maps[1].src_step);
+    products *= stacked(first, shared, row, lanes);
+    if (!steps && shared) products *= kDirect, quick *= kDirect;
   }
   return 2000 + products + quick * planes * (60 + pixel * pixels + 0.4 * taps + strided) +
          planes * element * static_cast<double>(p.x_plane());
@@ -169,7 +174,7 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
     chunk = std::max(least, ceil_div(chunk, 2));
   const Index chunks = ceil_div(sources, chunk);
   const bool one = one_result(sets);
-  const bool shared = one && shares_rows(sets[0], results, maps[1].src_step);
+  const bool shared = one && shared_rows(sets[0], results, maps[1].src_step);
   const bool apart = one && !shared &&
                      row_by_row(std::min<Index>(results, kernels.rows_mr), result[2], planes.row(),
                                 chunk * sets[0].taps, kernels.lanes);
@@ -186,8 +191,8 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
     const Index columns = s.columns(results), products = sources * s.taps,
                 sums = chunks * ceil_div(chunk * s.taps, kStraight);
     cycles += kProduct * static_cast<double>(lines * products) * rows_cycles(vectors, columns, kernels) *
-                  stacked(s, results, maps[1].src_step, static_cast<double>(planes.row()) / static_cast<double>(width),
-                          kernels.lanes) +
+                  stacked(s, shared_rows(s, results, maps[1].src_step),
+                          static_cast<double>(planes.row()) / static_cast<double>(width), kernels.lanes) +
               static_cast<double>(sums) * (kSum * static_cast<double>(lines * vectors * columns) +
                                            kCall * static_cast<double>(ceil_div(columns, kernels.rows_mr)));
   }

@@ -499,9 +499,9 @@ std::string Gather<T>::explain() const {
 
 template <class T>
 std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kernels) {
-  auto pass = std::make_unique<Gather<T>>(spec, kernels);
-  if (!pass->plan()) return nullptr;
-  if (auto in_place = pass->in_place()) return in_place;
+  auto pass = make_planned<Gather<T>>(spec, kernels);
+  if (pass)
+    if (auto in_place = pass->in_place()) return in_place;
   return pass;
 }
 template std::unique_ptr<Pass> make_gather(const PassSpec&, const KernelSet<float>&);

@@ -248,9 +248,7 @@ std::string GatherWeights<T>::explain() const {
 
 template <class T>
 std::unique_ptr<Pass> make_gather_weights(const PassSpec& spec, const KernelSet<T>& kernels) {
-  auto pass = std::make_unique<GatherWeights<T>>(spec, kernels);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<GatherWeights<T>>(spec, kernels);
 }
 template std::unique_ptr<Pass> make_gather_weights(const PassSpec&, const KernelSet<float>&);
 template std::unique_ptr<Pass> make_gather_weights(const PassSpec&, const KernelSet<double>&);

@@ -49,7 +49,6 @@ class GatherWeights final : public SlottedPass {
            (unrolls_ ? rows_of_taps(w) : w.plain() && w.stride[1] == 1);
   }
   bool in_place(const Block& b) const { return in_place() && b.n % kernels_.lanes == 0; }
-  static bool rows_of_taps(const View& w) { return dense_planes(w) && w.stride[1] == w.size[2] * w.stride[2]; }
   View weights(const Operands& o, const Block& b) const {
     if (unrolls_) {  // as a matrix
       View w = o.w.at({b.g * spec_.problem.co + b.m0, 0, 0, 0, 0}, {b.m, b.n, 1, 1, 1});

@@ -269,9 +269,7 @@ std::string Lanes<T>::explain() const {
 
 template <class T>
 std::unique_ptr<GuardedPass> make_lanes(const PassSpec& spec, const KernelSet<T>& kernels) {
-  auto pass = std::make_unique<Lanes<T>>(spec, kernels);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<Lanes<T>>(spec, kernels);
 }
 template std::unique_ptr<GuardedPass> make_lanes(const PassSpec&, const KernelSet<float>&);
 template std::unique_ptr<GuardedPass> make_lanes(const PassSpec&, const KernelSet<double>&);

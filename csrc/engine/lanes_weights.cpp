@@ -163,9 +163,7 @@ std::string LanesWeights<T>::explain() const {
 
 template <class T>
 std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec& spec, const KernelSet<T>& kernels) {
-  auto pass = std::make_unique<LanesWeights<T>>(spec, kernels);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<LanesWeights<T>>(spec, kernels);
 }
 template std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec&, const KernelSet<float>&);
 template std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec&, const KernelSet<double>&);

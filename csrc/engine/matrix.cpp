@@ -526,9 +526,7 @@ std::string Matrix::explain() const {
 
 std::unique_ptr<GuardedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
                                          const MatrixKernels& unit) {
-  auto pass = std::make_unique<matrix::Matrix>(spec, kernels, unit);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<matrix::Matrix>(spec, kernels, unit);
 }
 
 }  // namespace convbwd

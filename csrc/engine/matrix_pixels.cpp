@@ -339,9 +339,7 @@ std::string MatrixPixels::explain() const {
 
 std::unique_ptr<GuardedPass> make_matrix_pixels(const PassSpec& spec, const KernelSet<float>& kernels,
                                                 const MatrixKernels& unit) {
-  auto pass = std::make_unique<matrix::MatrixPixels>(spec, kernels, unit);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<matrix::MatrixPixels>(spec, kernels, unit);
 }
 
 }  // namespace convbwd

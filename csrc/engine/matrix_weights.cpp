@@ -477,9 +477,7 @@ std::string MatrixWeights::explain() const {
 
 std::unique_ptr<GuardedPass> make_matrix_weights(const PassSpec& spec, const KernelSet<float>& kernels,
                                                  const MatrixKernels& unit) {
-  auto pass = std::make_unique<matrix::MatrixWeights>(spec, kernels, unit);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<matrix::MatrixWeights>(spec, kernels, unit);
 }
 
 }  // namespace convbwd

@@ -43,8 +43,7 @@ class Outer final : public SlottedPass {
   void run(const Operands& o, std::byte* workspace) const override {
     const Problem& p = spec_.problem;
     const Index chunks = ceil_div(p.ci, chunk_), blocks = ceil_div(p.co, rows_);
-    const bool in_place =
-        o.w.dtype == compute_dtype<T> && dense_planes(o.w) && (o.w.stride[1] == p.taps() || p.ci == 1);
+    const bool in_place = o.w.dtype == compute_dtype<T> && rows_of_taps(o.w);
     parallel_for(tasks_, slots(), [&](Index i, int number) {
       Carver carver(this->slot(workspace, number));
       const Slot s = carve(carver);
@@ -59,7 +58,10 @@ class Outer final : public SlottedPass {
         bring_values(o.y, row, m, s);
         // Products with padding are harmless while y is finite.
         const bool finite = !padded_ || all_finite(s.values, p.n * m);
-        if (!finite && m > 1) bring_values(o.y, row, m = 1, s);
+        if (!finite && m > 1) {
+          m = 1;
+          bring_values(o.y, row, m, s);
+        }
         T* const to = in_place && finite ? static_cast<T*>(o.w.data) + o.w.offset({row, c0, 0, 0, 0}) : s.row;
         kernels_.rows(static_cast<int>(m), c * p.taps(), s.window, offset, p.n, s.values, to, o.w.stride[0], false);
         if (!finite) clear_padding(s.row, c);
@@ -117,7 +119,7 @@ class Outer final : public SlottedPass {
   void store(const View& w, Index row, Index c0, Index c, const T* from) const {
     const Problem& p = spec_.problem;
     const Index taps = p.taps();
-    const bool even = dense_planes(w) && w.stride[1] == taps;
+    const bool even = rows_of_taps(w);
     const View to = w.at({row, c0, 0, 0, 0}, {1, c, p.w[0], p.w[1], p.w[2]});  // groups may share blocks
     if (even || taps == 1)
       for (Index i = 0, count; i < c; i += count) {
@@ -143,9 +145,7 @@ class Outer final : public SlottedPass {
 template <class T>
 std::unique_ptr<Pass> make_outer(const PassSpec& spec, const KernelSet<T>& kernels) {
   if (!one_output(spec.problem) || spec.problem.ci * spec.problem.taps() < kernels.lanes) return nullptr;
-  auto pass = std::make_unique<Outer<T>>(spec, kernels);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<Outer<T>>(spec, kernels);
 }
 template std::unique_ptr<Pass> make_outer(const PassSpec&, const KernelSet<float>&);
 template std::unique_ptr<Pass> make_outer(const PassSpec&, const KernelSet<double>&);

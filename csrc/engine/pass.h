@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/problem.h"
 #include "base/thread_pool.h"
@@ -121,6 +122,13 @@ class GuardedPass : public SlottedPass {
       : SlottedPass(spec), direct_(std::move(direct)) {}
   std::shared_ptr<const Pass> direct_;
 };
+
+/// Of class P; null where it does not fit the budget.
+template <class P, class... Arguments>
+std::unique_ptr<P> make_planned(const Arguments&... arguments) {
+  auto pass = std::make_unique<P>(arguments...);
+  return pass->plan() ? std::move(pass) : nullptr;
+}
 
 /// Each returns null where it cannot serve the problem within the budget.
 template <class T>

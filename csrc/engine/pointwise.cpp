@@ -219,9 +219,7 @@ class Pointwise final : public SlottedPass {
 
 template <class T>
 std::unique_ptr<Pass> make_pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked) {
-  auto pass = std::make_unique<Pointwise<T>>(spec, kernels, chunk, blocked);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<Pointwise<T>>(spec, kernels, chunk, blocked);
 }
 template std::unique_ptr<Pass> make_pointwise(const PassSpec&, const KernelSet<float>&, Index, bool);
 template std::unique_ptr<Pass> make_pointwise(const PassSpec&, const KernelSet<double>&, Index, bool);

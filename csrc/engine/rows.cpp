@@ -443,9 +443,7 @@ std::string Rows<T>::explain() const {
 
 template <class T>
 std::unique_ptr<Pass> make_rows(const PassSpec& spec, const KernelSet<T>& kernels) {
-  auto pass = std::make_unique<Rows<T>>(spec, kernels);
-  if (!pass->plan()) return nullptr;
-  return pass;
+  return make_planned<Rows<T>>(spec, kernels);
 }
 template std::unique_ptr<Pass> make_rows(const PassSpec&, const KernelSet<float>&);
 template std::unique_ptr<Pass> make_rows(const PassSpec&, const KernelSet<double>&);

@@ -13,7 +13,7 @@ inline Operands turned(Operands o) {
   for (View* v : {&o.x, &o.w, &o.y}) {
     std::swap(v->size[3], v->size[4]);
     std::swap(v->stride[3], v->stride[4]);
-    if (v->size[3] == 1) v->stride[3] = v->size[4] * v->stride[4];  // so that what is dense shows
+    v->settle_strides();
   }
   return o;
 }
@@ -31,8 +31,8 @@ inline PassSpec turned(PassSpec spec) {
 class Turned final : public GuardedPass {
  public:
   Turned(const PassSpec& spec, std::unique_ptr<GuardedPass> pass) : GuardedPass(spec), pass_(std::move(pass)) {}
-  double nanoseconds() const override { return kCopies * pass_->nanoseconds(); }
-  double cost() const override { return kCopies * pass_->cost(); }
+  double nanoseconds() const override { return kByColumns * pass_->nanoseconds(); }
+  double cost() const override { return kByColumns * pass_->cost(); }
   std::size_t workspace_bytes() const override { return pass_->workspace_bytes(); }
   std::string explain() const override { return pass_->explain() + ", h and w exchanged"; }
   Index3 tile() const override {
@@ -47,8 +47,8 @@ class Turned final : public GuardedPass {
   void run(const Operands& operands, std::byte* workspace) const override { pass_->run(turned(operands), workspace); }
 
  private:
-  static constexpr double kCopies =
-      1.2;  // time of so many passes (Zen 4; 1.1 to 1.3 for 7x1 and 3x1, 64 to 512 channels)
+  // Times as long as for rows of as many taps (Zen 4; 1.1 to 1.3 for 7x1 and 3x1, 64 to 512 channels).
+  static constexpr double kByColumns = 1.2;
   const std::unique_ptr<GuardedPass> pass_;
 };
 

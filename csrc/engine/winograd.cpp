@@ -8,8 +8,8 @@ namespace convbwd {
 namespace winograd {
 namespace {
 
-constexpr Costs kAdding{1.05, 7, {75, 520, 390}, {60, 400, 310}, {105, 240, 225}};  // where multipliers add
-constexpr Costs kBeside{1.16, 5, {20, 140, 105}, {3, 20, 16}, {55, 125, 120}};      // where others do
+constexpr Costs kAdding{1.05, 7, {75, 520, 390}, {60, 400, 310}, {105, 240, 225}, 1, 1.35};  // where multipliers add
+constexpr Costs kBeside{1.16, 5, {20, 140, 105}, {3, 20, 16}, {55, 125, 120}};               // where others do
 
 template <class T>
 class Winograd final : public Tiled<T> {
@@ -44,15 +44,14 @@ class Winograd final : public Tiled<T> {
     return false;
   }
 
-  // Time relative to a direct pass: products, transforms of tiles and results, weights. Where multipliers add, few
-  // tiles wait for weights that all boxes share.
+  // Time relative to a direct pass: products, transforms of tiles and results, weights. Few tiles may wait for weights
+  // that all boxes share.
   double relative_time() const override {
-    const bool beside = adds_beside_products();
-    const Costs& costs = beside ? kBeside : kAdding;
+    const Costs& costs = adds_beside_products() ? kBeside : kAdding;
     const Index tiles = this->tiles(step_);
-    const double waiting = prepack_ && !beside ? std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
-    const double narrow = width_ == lanes_ && !beside ? 1.35 : 1;  // one vector; direct passes have more rows then
-    const double scattered = to_x_ ? 1 : 1.5;  // weights of a source channel do not follow each other
+    const double waiting = prepack_ ? costs.waiting * std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
+    const double narrow = width_ == lanes_ ? costs.narrow : 1;  // one vector; direct passes have more rows then
+    const double scattered = to_x_ ? 1 : 1.5;                   // weights of a source channel do not follow each other
     return costs.scale *
            ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), costs.writing) +
             this->sources() * this->relative_tiles(costs.source, cd_) +
@@ -199,9 +198,11 @@ class Winograd final : public Tiled<T> {
       at[along_n] += panel * width_, size[along_n] = std::min(width_, cd_ - panel * width_);
       at[along_k] += k, size[along_k] = count;
       const T* from = s.weights;
+      Index ahead = 0;
       if (const View part = w.at(at, size); size[along_n] == columns && in_place(w, at, size)) {
         from = static_cast<const T*>(part.data);
         step = w.stride;
+        ahead = std::max(step[along_k], kWeightBlock * taps_);  // the next channel; of those side by side a later block
       } else {
         // Runs of memory stay runs.
         const bool k_inside = w.stride[along_k] < w.stride[along_n];
@@ -211,7 +212,6 @@ class Winograd final : public Tiled<T> {
         copy_in(kernels_, s.weights, step, part);
         std::fill_n(s.weights + all, lanes_, T{});
       }
-      const Index ahead = std::max(step[along_k], kWeightBlock * taps_);
       for (Index i = 0; i < count; ++i)
         transforms_.weights(u + (k - k0 + i) * columns, (k1 - k0) * columns, ustep_, from + i * step[along_k],
                             step[along_n], ahead, static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
@@ -395,8 +395,7 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
     if (!direct) direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
     if (!direct) return nullptr;
     const winograd::Choice<T> choice{kernels, transforms, direct};
-    auto pass =
-        to_w ? winograd::make_weights(spec, choice) : winograd::make_planned<winograd::Winograd<T>>(spec, choice);
+    auto pass = to_w ? winograd::make_weights(spec, choice) : make_planned<winograd::Winograd<T>>(spec, choice);
     if (pass && (!best || pass->cost() < best->cost())) best = std::move(pass);
   }
   return best;

@@ -130,6 +130,7 @@ struct Cycles {
 struct Costs {
   double scale, writing;
   Cycles source, other, weights;
+  double waiting = 0, narrow = 1;  // of x and y: few tiles for shared weights, panels of one vector
 };
 
 /// What a pass is made with.
@@ -409,13 +410,6 @@ class Tiled : public GuardedPass {
   Index size_[4]{}, count_[4]{}, row_sets_ = 1, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;
 };
 
-/// Of class P; null where it does not fit the budget.
-template <class P, class T>
-std::unique_ptr<GuardedPass> make_planned(const PassSpec& spec, const Choice<T>& choice) {
-  auto pass = std::make_unique<P>(spec, choice);
-  if (!pass->plan()) return nullptr;
-  return pass;
-}
 template <class T>
 std::unique_ptr<GuardedPass> make_weights(const PassSpec& spec, const Choice<T>& choice);
 
