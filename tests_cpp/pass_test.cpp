@@ -42,7 +42,7 @@ std::vector<const KernelSet<T>*> kernel_sets() {
   return sets;
 }
 
-template <class T, std::unique_ptr<GuardedPass> (*make)(const PassSpec&, const KernelSet<T>&)>
+template <class T, auto make>
 std::unique_ptr<Pass> plain_pass(const PassSpec& spec, const KernelSet<T>& kernels) {
   return make(spec, kernels);
 }
@@ -69,6 +69,7 @@ std::vector<Maker<T>> makers(Unknown unknown) {
   return {{"gather", make_gather, gathering},
           {"rows", make_rows, kernel_sets<T>()},
           {"lanes", plain_pass<T, make_lanes<T>>, kernel_sets<T>(), false},
+          {"columns", plain_pass<T, make_columns<T>>, kernel_sets<T>(), false},
           {"reference", reference, any}};
 }
 
@@ -346,7 +347,10 @@ TEST(Plans, TakeEveryWay) {
   // Planes 4096 bytes apart: a copy pays, but has no room; and its borders are most of it.
   const Problem meeting = problem(1, 1, 16, 16, {1, 32, 32}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem apart = problem(1, 1, 19, 5, {1, 1, 4096}, {1, 1, 4}, {1, 1, 1}, {1, 1, 1263});
+  const Problem few = problem(2, 1, 35, 150, {1, 5, 6}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 0, 1});
+  const Problem many = problem(20, 1, 20, 40, {1, 16, 16}, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   constexpr auto lanes = plain_pass<float, make_lanes<float>>;
+  constexpr auto columns = plain_pass<float, make_columns<float>>;
   for (const Way& way : std::vector<Way>{
            {"weights packed once", Unknown::y, make_gather, wide},
            {"weights packed once", Unknown::x, make_gather, wide},
@@ -373,8 +377,12 @@ TEST(Plans, TakeEveryWay) {
             problem(2, 1, 64, 3, {1, 9, 9}, {1, 3, 3}, {1, 1, 2})},
            {"input channels a task", Unknown::w, make_gather_weights, wide},
            {"image copied", Unknown::w, make_gather_weights, wide, DType::float16},
-           {"patches unrolled", Unknown::w, make_gather_weights, patches},
-           {"weights in place", Unknown::x, make_gather, patches},
+           {"windows unrolled", Unknown::w, make_gather_weights, patches},
+           {"windows unrolled", Unknown::w, make_gather_weights, few},
+           {"image in place, weights in place", Unknown::x, columns, few},
+           {"image copied", Unknown::x, columns, few, DType::bfloat16},
+           {"2 images at a time", Unknown::x, columns, many},
+           {"weights copied", Unknown::x, columns, many},
            {"boxes of 1x95x200", Unknown::y, make_rows, depthwise},
            {"chunks of 5 of 40", Unknown::y, make_rows, problem(1, 1, 40, 2, {1, 20, 30}, {1, 3, 3}), DType::float32,
             16 << 10},

@@ -52,7 +52,7 @@ template <class T>
 Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& kernels) {
   for (const std::size_t budget : {spec.budget, kNoLimit}) {
     spec.budget = budget;
-    std::unique_ptr<GuardedPass> guarded;
+    std::unique_ptr<EstimatedPass> estimated;
     std::unique_ptr<Pass> pass;
     switch (static_cast<SumKind>(spec.sums[0])) {
       case SumKind::reference:
@@ -60,16 +60,19 @@ Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& 
         break;
       case SumKind::matrix:
         if constexpr (sizeof(T) == sizeof(float))
-          if (const MatrixKernels* unit = matrix_kernels(active_isa())) guarded = make_matrix(spec, native, *unit);
+          if (const MatrixKernels* unit = matrix_kernels(active_isa())) estimated = make_matrix(spec, native, *unit);
         break;
       case SumKind::pixels:
         if constexpr (sizeof(T) == sizeof(float))
           if (const MatrixKernels* unit = matrix_kernels(active_isa()))
-            guarded = make_matrix_pixels(spec, native, *unit);
+            estimated = make_matrix_pixels(spec, native, *unit);
         break;
       case SumKind::winograd:
         for (const auto& transforms : native.winograd)
-          if (&transforms - native.winograd == spec.sums[2]) guarded = make_winograd(spec, native, &transforms);
+          if (&transforms - native.winograd == spec.sums[2]) estimated = make_winograd(spec, native, &transforms);
+        break;
+      case SumKind::columns:
+        estimated = make_columns(spec, native);
         break;
       case SumKind::rows:
         pass = make_rows(spec, native);
@@ -77,8 +80,8 @@ Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& 
       default:
         pass = make_gather(spec, kernels);
     }
-    const double time = guarded ? guarded->nanoseconds() : direct_nanoseconds(spec, native);
-    if (guarded) pass = std::move(guarded);
+    const double time = estimated ? estimated->nanoseconds() : direct_nanoseconds(spec, native);
+    if (estimated) pass = std::move(estimated);
     if (pass) return {std::move(pass), time};
   }
   return {};
@@ -111,7 +114,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const bool automatic = algorithm == Algorithm::automatic && !blas;
   const bool unit_may = automatic ? !few : algorithm == Algorithm::matrix;
   const bool winograd_may = automatic ? !strict : algorithm == Algorithm::winograd;
-  const auto add = [&](std::unique_ptr<GuardedPass> pass) {
+  const auto add = [&](std::unique_ptr<EstimatedPass> pass) {
     if (!pass) return;
     const double time = pass->nanoseconds(), factor = pass->cost() / time;
     all.push_back({std::move(pass), time, factor});
@@ -119,6 +122,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const bool asked = algorithm == Algorithm::matrix || algorithm == Algorithm::winograd;
   if (!asked && algorithm != Algorithm::blas)
     add(spec.unknown == Unknown::w ? make_lanes_weights(spec, native) : make_lanes(spec, native));
+  if (!asked && spec.unknown == Unknown::x) add(make_columns(spec, kernels));
   if (const double time = in_rows_nanoseconds(spec, native); time > 0 && automatic && !along)
     if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))

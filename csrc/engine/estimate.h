@@ -48,10 +48,13 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
 template <class T>
 bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels);
 
-/// Whether the gathering kernel is expected to form the weights' gradient of patches sooner with all taps of the input
-/// channels as columns, which are rows of w: packing them has to take less time than transposing the results.
+/// Whether the gathering kernel is expected to form the weights' gradient sooner with all taps of the input channels as
+/// columns, which are rows of w: packing them, and products with padding, have to take less time than transposing the
+/// results.
 template <class T>
-bool unrolls_patches(const Problem& p, const KernelSet<T>& kernels);
+bool unrolls_windows(const Problem& p, const KernelSet<T>& kernels);
+/// Whether they are packed piece by piece of their rows, rather than a vector of positions at a time.
+inline bool packs_pieces(const Problem& p) { return p.w[2] >= 8 || p.stride[2] > 16; }
 
 /// The taps of a single position of y that do not lie in the padding, along each axis.
 std::array<Range, 3> taps_inside(const Problem& p);

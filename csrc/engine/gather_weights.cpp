@@ -24,7 +24,14 @@ constexpr Index kNearBytes = 160 << 10;
 // Each task packs its panel: as many rows of so few pixels are quicker without slabs.
 constexpr Index kManyRows = 192, kMostPacked = 2048;
 
-// Every tap of a channel of patches as a channel of its own.
+bool reaches_padding(const Problem& p) {
+  bool reaches = false;
+  for (std::size_t a = 0; a < 3; ++a)
+    reaches |= p.pad_before[a] > 0 || (p.y[a] - 1) * p.stride[a] + (p.w[a] - 1) * p.dilation[a] >= p.x[a];
+  return reaches;
+}
+
+// Every tap of a channel as a channel of its own.
 Problem unrolled(const Problem& p) {
   constexpr Index3 ones{1, 1, 1};
   return {p.n, p.groups, p.ci * p.taps(), p.co, p.y, ones, p.y, ones, ones, {}};
@@ -33,10 +40,11 @@ Problem unrolled(const Problem& p) {
 }  // namespace
 
 template <class T>
-GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels)
+GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels, bool may_unroll)
     : SlottedPass(spec),
       kernels_(kernels),
-      unrolls_(unrolls_patches(spec.problem, kernels)),
+      unrolls_(may_unroll && unrolls_windows(spec.problem, kernels)),
+      padded_(unrolls_ && reaches_padding(spec.problem)),
       swap_(unrolls_ || exchanges_roles(spec.problem, kernels)),
       problem_(unrolls_ ? exchanged(unrolled(spec.problem))
                : swap_  ? exchanged(spec.problem)
@@ -66,6 +74,13 @@ typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
   if (slabs_ == 1) s.tiles = carver.take<T>(tile_elements_);
   s.panel = carver.take<T>(chunk_pixels_ * width());
   if (copy_) s.copy = carver.take<T>(copy_images_ * copy_plane_ * copy_rows_);
+  if (padded_) {
+    Index4 chunk;
+    for (std::size_t i = 0; i < 4; ++i) chunk[static_cast<std::size_t>(order_[i])] = chunk_[i];
+    const Index3 plane = covered({chunk[1], chunk[2], chunk[3]});
+    const Index taps = spec_.problem.taps(), channels = std::min(spec_.problem.ci, (width() - 2) / taps + 2);
+    s.windows = carver.take<T>(chunk[0] * channels * plane[0] * plane[1] * plane[2]);
+  }
   s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
   if (spec_.operands.w.dtype != compute_dtype<T>) s.lines = carver.take<T>(kStoreRows * width());
   return s;
@@ -112,6 +127,10 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
 
 template <class T>
 bool GatherWeights<T>::plan() {
+  if (padded_) {
+    careful_ = make_planned<GatherWeights>(spec_, kernels_, false);
+    if (!careful_) return false;
+  }
   // Two slots where they fit, whatever the number of threads is: slabs must not depend on it, nor the shapes of GEMMs.
   for (least_slots_ = 2; !search(); --least_slots_)
     if (least_slots_ == 1) return false;
@@ -192,10 +211,10 @@ bool GatherWeights<T>::fit() {
   return false;
 }
 
-// The columns of a panel from the patches of a chunk's pixels, piece by piece of their rows; `step` is that of the
-// panel along each axis.
 template <class T>
 void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
+  // Zeros in the padding are harmless while y is finite.
+  if (padded_ && !all_finite(kernels_, o.y)) return careful_->run(o, workspace);
   const Index results = tasks_ / slabs_;
   const Index pitch = round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
   T* shared = reinterpret_cast<T*>(workspace);
@@ -240,7 +259,7 @@ template <class T>
 std::string GatherWeights<T>::explain() const {
   std::ostringstream s;
   s << "gather w (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << rows_ << " of " << cm_
-    << (swap_ ? " output" : " input") << " channels a task, " << (unrolls_ ? "patches unrolled, " : "") << chunk_count_
+    << (swap_ ? " output" : " input") << " channels a task, " << (unrolls_ ? "windows unrolled, " : "") << chunk_count_
     << " chunks of " << chunk_pixels_ << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place")
     << "; " << effort();
   return s.str();

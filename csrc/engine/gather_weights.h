@@ -1,7 +1,7 @@
 // Unknown w by the gathering kernel: a reduction over output pixels. Rows of a tile are (input channel, tap) pairs
 // whose taps lie inside the image for the same outputs, so that one list of segments serves the tile and padding is
 // never multiplied; columns are output channels, y being packed to [pixel][column]. Steps of one leave x and y free to
-// exchange these roles, which fills the columns where there are few output channels; few patches are packed with their
+// exchange these roles, which fills the columns where there are few output channels; few windows are packed with their
 // taps as columns, and results are rows of w. Long reductions run in chunks whose sums are added in order, and where
 // there are few results in slabs that separate tasks sum and one adds up.
 //
@@ -18,14 +18,17 @@ namespace convbwd {
 template <class T>
 class GatherWeights final : public SlottedPass {
  public:
-  GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels);
+  GatherWeights(const PassSpec& spec, const KernelSet<T>& kernels, bool may_unroll = true);
   bool plan();
+  std::size_t workspace_bytes() const override {
+    return std::max(SlottedPass::workspace_bytes(), careful_ ? careful_->workspace_bytes() : 0);
+  }
   std::string explain() const override;
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
   struct Slot {
-    T *tiles, *panel, *copy, *lines;
+    T *tiles, *panel, *copy, *windows, *lines;
     Segment* segments;
   };
   using Index4 = std::array<Index, 4>;  // in the order of order_
@@ -59,8 +62,15 @@ class GatherWeights final : public SlottedPass {
     return o.w.at({b.g * spec_.problem.co + (swap_ ? b.m0 : b.n0), swap_ ? b.n0 : b.m0, 0, 0, 0}, o.w.size);
   }
   void sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const;
-  void pack_patches(const View& x, const Block& b, const Index4& begin, const Index4& extent, const Index5& step,
-                    T* panel) const;
+  void pack_windows(const View& x, const Block& b, const Index5& at, const Index5& size, const Index5& step,
+                    const Slot& s) const;
+  // Positions of an image that the windows of so many positions of y cover.
+  Index3 covered(const Index3& positions) const {
+    const Problem& p = spec_.problem;
+    Index3 c;
+    for (std::size_t a = 0; a < 3; ++a) c[a] = (positions[a] - 1) * p.stride[a] + (p.w[a] - 1) * p.dilation[a] + 1;
+    return c;
+  }
   void chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles, bool accumulate) const;
   // Adds the products of some rows of channels with the packed panel of a chunk.
   void multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent, const Slot& s, T* tiles,
@@ -75,10 +85,12 @@ class GatherWeights final : public SlottedPass {
 
   const KernelSet<T>& kernels_;
   const bool unrolls_;     // columns are the taps of input channels
+  const bool padded_;      // and some of them lie in padding
   const bool swap_;        // x and y have exchanged their roles
   const Problem problem_;  // with these roles: y is packed, x the image
   const Index cm_, cn_;
-  bool copy_ = false;  // image operand through a tile copy
+  std::unique_ptr<GatherWeights> careful_;  // leaves padding out
+  bool copy_ = false;                       // image operand through a tile copy
   std::array<std::vector<TapClass>, 3> classes_;
   // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
   Index4 order_{0, 1, 2, 3}, size_, chunk_, chunks_;

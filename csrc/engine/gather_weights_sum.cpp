@@ -3,31 +3,76 @@
 #include "format/copy.h"
 
 namespace convbwd {
+namespace {
 
+constexpr std::size_t kMostBetween = 16;
+
+}  // namespace
+
+// The columns of a panel: what the windows of positions [at, at + size) of y read of some channels. `step` is that of
+// the panel along each axis.
 template <class T>
-void GatherWeights<T>::pack_patches(const View& x, const Block& b, const Index4& begin, const Index4& extent,
-                                    const Index5& step, T* panel) const {
+void GatherWeights<T>::pack_windows(const View& x, const Block& b, const Index5& at, const Index5& size,
+                                    const Index5& step, const Slot& s) const {
   const Problem& p = spec_.problem;
-  Index5 at{}, size{1, 1, 1, 1, 1};
-  for (std::size_t i = 0; i < 4; ++i) {
-    const auto axis = static_cast<std::size_t>(order_[i] == 0 ? 0 : order_[i] + 1);
-    at[axis] = begin[i] * (axis == 0 ? 1 : p.stride[axis - 2]), size[axis] = extent[i];
+  const Index c0 = b.n0 / p.taps(), channels = (b.n0 + b.n - 1) / p.taps() + 1 - c0;
+  const Index3 covered = this->covered({size[2], size[3], size[4]});
+  Index5 first{at[0], b.g * p.ci + c0}, extent{size[0], channels, covered[0], covered[1], covered[2]};
+  for (std::size_t a = 0; a < 3; ++a) first[a + 2] = at[a + 2] * p.stride[a] - p.pad_before[a];
+  View image;
+  if (padded_) {
+    image.data = s.windows, image.dtype = compute_dtype<T>, image.size = extent, image.stride = dense_strides(extent);
+    std::fill_n(s.windows, extent[0] * image.stride[0], T{});
+    T* to = s.windows;
+    for (std::size_t a = 2; a < 5; ++a) {
+      const Index begin = std::clamp<Index>(first[a], 0, x.size[a]);
+      const Index end = std::clamp<Index>(first[a] + extent[a], begin, x.size[a]);
+      to += (begin - first[a]) * image.stride[a];
+      first[a] = begin, extent[a] = end - begin;
+    }
+    copy_in(kernels_, to, image.stride, x.at(first, extent));
+  } else {
+    image = x.at(first, extent);
   }
-  const auto pad = kernels_.pad[static_cast<int>(x.dtype)];
-  const Index apart = p.stride[2] * x.stride[4];
-  for (Index column = b.n0, count = 0; column < b.n0 + b.n; column += count) {
-    const Index3 tap = tap_at(p, column % p.taps());
-    count = std::min(p.w[2] - tap[2], b.n0 + b.n - column);
-    const View pieces =
-        x.at({at[0], b.g * p.ci + column / p.taps(), at[2] + tap[0], at[3] + tap[1], at[4] + tap[2]}, size);
-    for (Index n = 0; n < size[0]; ++n)
-      for (Index d = 0; d < size[2]; ++d)
-        for (Index h = 0; h < size[3]; ++h) {
-          T* const to = panel + column - b.n0 + n * step[0] + d * step[2] + h * step[3];
-          const Index from = pieces.offset({n, 0, d * p.stride[0], h * p.stride[1], 0});
-          pad(to, step[4], advance(pieces.data, x.dtype, from), apart, x.stride[4], size[4], 0, count, 0, 0);
-        }
+  // Where the columns are; channels and taps follow each other.
+  std::ptrdiff_t row[kMaxColumns];
+  Index3 tap = tap_at(p, b.n0 % p.taps());
+  for (Index j = 0, c = 0; j < b.n; ++j) {
+    row[j] = image.offset({0, c, tap[0] * p.dilation[0], tap[1] * p.dilation[1], tap[2] * p.dilation[2]});
+    for (std::size_t a = 3; a-- > 0 && ++tap[a] == p.w[a];) {
+      tap[a] = 0;
+      if (a == 0) ++c;
+    }
   }
+  const auto type = static_cast<int>(image.dtype);
+  Index5 move = image.stride;  // from a position of y to the next
+  for (std::size_t a = 0; a < 3; ++a) move[a + 2] *= p.stride[a];
+  if (packs_pieces(p) || image.stride[4] != 1) {
+    // Axes of positions, the one along which pieces are copied together last.
+    std::array<std::size_t, 4> axis{0, 2, 3, 4};
+    std::swap(*std::max_element(axis.begin(), axis.end(), [&](auto i, auto j) { return size[i] < size[j]; }), axis[3]);
+    for (Index column = b.n0, count = 0; column < b.n0 + b.n; column += count) {
+      count = std::min(p.w[2] - column % p.w[2], b.n0 + b.n - column);
+      const Index from = row[column - b.n0];
+      for (Index i = 0; i < size[axis[0]]; ++i)
+        for (Index j = 0; j < size[axis[1]]; ++j)
+          for (Index k = 0; k < size[axis[2]]; ++k)
+            kernels_.pad[type](
+                s.panel + column - b.n0 + i * step[axis[0]] + j * step[axis[1]] + k * step[axis[2]], step[axis[3]],
+                advance(image.data, image.dtype, from + i * move[axis[0]] + j * move[axis[1]] + k * move[axis[2]]),
+                move[axis[3]], image.stride[4] * p.dilation[2], size[axis[3]], 0, count, 0, 0);
+    }
+    return;
+  }
+  std::array<T*, kMostBetween> table{};  // positions between those of y are left out
+  for (Index n = 0; n < size[0]; ++n)
+    for (Index d = 0; d < size[2]; ++d)
+      for (Index h = 0; h < size[3]; ++h) {
+        table[0] = s.panel + n * step[0] + d * step[2] + h * step[3];
+        kernels_.transpose[type](table.data(), p.stride[2], step[4],
+                                 advance(image.data, image.dtype, n * move[0] + d * move[2] + h * move[3]), row, 1,
+                                 static_cast<int>(b.n), static_cast<int>(b.n), (size[4] - 1) * p.stride[2] + 1, {});
+      }
 }
 
 // Adds one chunk of the reduction to the tiles, laid out as [input channel][tap][nr].
@@ -49,7 +94,7 @@ void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, co
   }
   if (b.n < nr) std::fill(s.panel, s.panel + panel_step, T{});
   if (unrolls_)
-    pack_patches(packed, b, begin, extent, step, s.panel);
+    pack_windows(packed, b, at, size, step, s);
   else
     copy_in(kernels_, s.panel, step, packed.at(at, size));
   for (Index c = 0; c < b.m; c += copy_rows_) {

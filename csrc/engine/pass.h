@@ -40,7 +40,7 @@ struct PassSpec {
 
 /// The kinds of Sums: {kind, chunk, part or transforms, chunk of the direct pass}, in the units of the pass, and a
 /// tile.
-enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, winograd, pixels };
+enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, winograd, pixels, columns };
 inline Sums sums_of(SumKind kind, Index chunk, Index part, Index direct, Index height = 1, Index width = 1) {
   return {static_cast<Index>(kind), chunk, part, direct, height, width};
 }
@@ -106,20 +106,28 @@ class SlottedPass : public Pass {
   Index slots_ = 1, room_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
 };
 
-/// A pass for operands of ordinary size: where it meets others, `direct_` computes the whole result again.
-class GuardedPass : public SlottedPass {
+/// A pass that says how long it will take.
+class EstimatedPass : public SlottedPass {
  public:
-  /// Of one thread, estimated.
+  /// Of one thread.
   virtual double nanoseconds() const = 0;
   /// The same, as it counts beside others.
   virtual double cost() const { return nanoseconds(); }
+
+ protected:
+  using SlottedPass::SlottedPass;
+};
+
+/// A pass for operands of ordinary size: where it meets others, `direct_` computes the whole result again.
+class GuardedPass : public EstimatedPass {
+ public:
   std::size_t workspace_bytes() const override {
     return std::max(SlottedPass::workspace_bytes(), direct_->workspace_bytes());
   }
 
  protected:
   explicit GuardedPass(const PassSpec& spec, std::shared_ptr<const Pass> direct = nullptr)
-      : SlottedPass(spec), direct_(std::move(direct)) {}
+      : EstimatedPass(spec), direct_(std::move(direct)) {}
   std::shared_ptr<const Pass> direct_;
 };
 
@@ -142,6 +150,9 @@ std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernel
 /// Unknown w of a few images with a single position of y each.
 template <class T>
 std::unique_ptr<Pass> make_outer(const PassSpec& spec, const KernelSet<T>& kernels);
+/// Unknown x of few pixels and many channels.
+template <class T>
+std::unique_ptr<EstimatedPass> make_columns(const PassSpec& spec, const KernelSet<T>& kernels);
 std::unique_ptr<Pass> make_reference(const PassSpec& spec);  // any
 /// Any unknown, with a stride or a dilation, by the transforms that are expected to take least time (those that are a
 /// few times less accurate than straight sums only where the precision is fast), or by `only` these.

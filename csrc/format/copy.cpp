@@ -1,6 +1,7 @@
 #include "format/copy.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace convbwd {
 namespace {
@@ -118,7 +119,31 @@ void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View
   }
 }
 
+template <class T>
+bool all_finite(const KernelSet<T>& k, const View& v) {
+  alignas(64) T block[kBlock];
+  bool finite = true;
+  for_each_plain(v, [&](const View& part, Index, Index) {
+    // Axes that lie in memory as a run are one.
+    Index5 size = part.size;
+    for (std::size_t a = 4; a > 0 && part.stride[a - 1] == part.stride[4] * size[4]; --a)
+      size[4] *= std::exchange(size[a - 1], 1);
+    for (Index n = 0; n < size[0]; ++n)
+      for (Index c = 0; c < size[1]; ++c)
+        for (Index d = 0; d < size[2]; ++d)
+          for (Index h = 0; h < size[3]; ++h)
+            for (Index i = 0; i < size[4] && finite; i += kBlock) {
+              const Index count = std::min(kBlock, size[4] - i);
+              const Index at = part.offset({n, c, d, h, i});
+              load_row(k, block, advance(part.data, part.dtype, at), part.dtype, part.stride[4], count);
+              finite = all_finite(block, count);
+            }
+  });
+  return finite;
+}
+
 #define CONVBWD_INSTANTIATE(T)                                                       \
+  template bool all_finite(const KernelSet<T>&, const View&);                        \
   template void copy_in(const KernelSet<T>&, T*, const Index5&, const View&);        \
   template void load_row(const KernelSet<T>&, T*, const void*, DType, Index, Index); \
   template void store_row(const KernelSet<T>&, void*, DType, Index, const T*, Index);

@@ -36,6 +36,10 @@ bool all_finite(const T* p, Index count) {
   return strange == 0;
 }
 
+/// The same of a view.
+template <class T>
+bool all_finite(const KernelSet<T>& k, const View& v);
+
 inline const std::byte* advance(const void* p, DType t, Index n) {
   return static_cast<const std::byte*>(p) + n * static_cast<Index>(size_of(t));
 }
