@@ -11,7 +11,8 @@ namespace convbwd {
 namespace {
 
 constexpr Index kMostPixels = 1024;         // of an image: more are worth transposing the weights
-constexpr Index kProductBytes = 256 << 10;  // of a task: stay in L2 beside the weights
+constexpr Index kProductBytes = 256 << 10;  // of a round: stay in L2 beside the weights
+constexpr Index kMostParts = 8;             // of an image
 constexpr Index kReduction = 256;  // products of a chunk, whose rows of weights may meet in a set of the caches
 constexpr Index kStraight = 48;    // products of a straight sum, as those of gather
 constexpr Index kPanelElements = 64 << 10;  // of weights that are copied, with whole channels
@@ -32,19 +33,28 @@ class Columns final : public EstimatedPass {
   struct Slot {
     T *products, *panel, *image, *pixel, *sums, *bias, *flat, **table;
   };
-  // Channels [c0, c0 + channels) of images [n0, n0 + images) of a group.
-  struct Task {
-    Index g, c0, channels, n0, images;
+  // Pixels [first, last) of images [n0, n0 + images), and channels [c0, c0 + channels) of a group.
+  struct Round {
+    Index g, c0, channels, n0, images, first, last;
+  };
+  struct Tiling {
+    Index channels = 1, images = 1, pixels = 1;
+    double time = 0;
   };
 
   void lay_out(const Operands& o);
-  bool configure(const Operands& operands, Index channels, Index images);
+  bool configure(const Operands& operands, const Tiling& tiling);
+  Tiling search(Index threads);
   double estimate() const;
   Slot carve(Carver& carver) const;
-  void multiply(const Operands& o, const Task& t, const Slot& s) const;
-  void add(const Operands& o, const Task& t, const Slot& s) const;
+  void multiply(const Operands& o, const Round& r, const Slot& s) const;
+  void add(const Operands& o, const Round& r, const Slot& s) const;
 
   Index volume() const { return spec_.problem.y_plane(); }
+  Index3 position(Index pixel) const {
+    const Index3& y = spec_.problem.y;
+    return {pixel / (y[1] * y[2]), pixel / y[2] % y[1], pixel % y[2]};
+  }
   Index pitch(Index channels) const {  // of products, an odd number of vectors
     return (ceil_div(channels * spec_.problem.taps(), kernels_.lanes) | 1) * kernels_.lanes;
   }
@@ -52,16 +62,22 @@ class Columns final : public EstimatedPass {
 
   const KernelSet<T>& kernels_;
   bool copies_y_ = false, copies_w_ = false;
-  int vectors_ = 1;  // of a block of columns
-  Index chunk_ = 1, channels_ = 1, images_ = 1, copy_plane_ = 1, panel_row_ = 1;
+  int vectors_ = 1;                                           // of a block of columns
+  Index chunk_ = 1, channels_ = 1, images_ = 1, pixels_ = 1;  // of a round: some images, or pixels of one
+  Index copy_plane_ = 1, panel_row_ = 1, panel_ = 0;
   double nanoseconds_ = 0;
   std::array<std::vector<Range>, 3> inside_;  // the taps of each position of y that are in the image
 };
 
+// What the formats of the operands allow to do in place.
 template <class T>
 void Columns<T>::lay_out(const Operands& o) {
+  const Index taps = spec_.problem.taps(), lanes = kernels_.lanes;
+  const bool rows = rows_of_taps(o.w);
   copies_y_ = o.y.dtype != compute_dtype<T> || !o.y.plain();
-  copies_w_ = images_ * volume() > kFewPixels || o.w.dtype != compute_dtype<T> || !rows_of_taps(o.w);
+  copies_w_ = images_ * pixels_ > kFewPixels || o.w.dtype != compute_dtype<T> || !rows;
+  const bool whole = channels_ * taps % lanes == 0 && spec_.problem.ci % channels_ * taps % lanes == 0;
+  panel_ = copies_w_ || !whole ? chunk_ * (rows ? width() : panel_row_) + lanes : 0;
 }
 
 template <class T>
@@ -69,9 +85,8 @@ typename Columns<T>::Slot Columns<T>::carve(Carver& carver) const {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, taps = p.taps();
   Slot s{};
-  s.products = carver.take<T>(images_ * volume() * pitch(channels_));
-  if (copies_w_ || channels_ * taps % lanes || p.ci % channels_ * taps % lanes)
-    s.panel = carver.take<T>(chunk_ * (rows_of_taps(spec_.operands.w) ? width() : panel_row_) + lanes);
+  s.products = carver.take<T>(images_ * pixels_ * pitch(channels_));
+  s.panel = carver.take<T>(panel_);
   if (copies_y_) s.image = carver.take<T>(images_ * chunk_ * copy_plane_);
   s.pixel = carver.take<T>(taps * lanes);
   s.sums = carver.take<T>(p.x_plane() * lanes);
@@ -82,23 +97,47 @@ typename Columns<T>::Slot Columns<T>::carve(Carver& carver) const {
 }
 
 template <class T>
-bool Columns<T>::configure(const Operands& operands, Index channels, Index images) {
+bool Columns<T>::configure(const Operands& operands, const Tiling& tiling) {
   const Problem& p = spec_.problem;
-  channels_ = std::min(channels, p.ci);
-  images_ = images;
+  channels_ = std::min(tiling.channels, p.ci);
+  images_ = tiling.images;
+  pixels_ = tiling.pixels;
   lay_out(operands);
   Carver slot;
   carve(slot);
   return share(p.groups * ceil_div(p.ci, channels_) * ceil_div(p.n, images_), 0, static_cast<Index>(slot.used()));
 }
 
+// What is expected to take so many threads the least time; none where nothing fits the budget.
+template <class T>
+typename Columns<T>::Tiling Columns<T>::search(Index threads) {
+  const Problem& p = spec_.problem;
+  const Index lanes = kernels_.lanes;
+  const Operands dense = densely(spec_.operands);
+  Tiling best;
+  const auto offer = [&](Index channels, Index images, Index pixels) {
+    Tiling tiling{channels, images, pixels, 0};
+    const Index bytes = images * pixels * pitch(channels) * static_cast<Index>(sizeof(T));
+    if (bytes > kProductBytes || !configure(dense, tiling)) return;
+    const Index busy = std::min<Index>(threads, slots());
+    tiling.time = estimate() * waits(busy) / static_cast<double>(busy);
+    if (best.time == 0 || tiling.time < best.time) best = tiling;
+  };
+  for (Index channels = std::max<Index>(1, lanes / 4); channels < p.ci + lanes && channels <= 4 * lanes;
+       channels += std::min(channels, lanes)) {
+    for (Index images = p.n; images > 1; images = ceil_div(images, 2)) offer(channels, images, volume());
+    const Index most_parts = channels <= lanes ? std::min(kMostParts, volume()) : 1;  // sums are those of a vector
+    for (Index parts = 1; parts <= most_parts; parts *= 2) offer(channels, 1, ceil_div(volume(), parts));
+  }
+  return best;
+}
+
 template <class T>
 bool Columns<T>::plan() {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, taps = p.taps();
-  if (spec_.unknown != Unknown::x || taps == 1 || p.ci < lanes || volume() > kMostPixels || !kernels_.any_bstep)
+  if (spec_.unknown != Unknown::x || taps == 1 || p.depthwise() || volume() > kMostPixels || !kernels_.any_bstep)
     return false;
-  const Operands dense = densely(spec_.operands);
   vectors_ = widest_block(kernels_, p.ci * taps);
   // Whole channels: a block of columns may begin and end within one.
   panel_row_ = std::min(p.ci, (width() - 2) / taps + 2) * taps;
@@ -106,19 +145,10 @@ bool Columns<T>::plan() {
   const Index most = std::clamp<Index>(kPanelElements / panel_row_, 1, kReduction);
   chunk_ = spec_.sums[1] > 0 ? std::min(p.co, spec_.sums[1]) : ceil_div(p.co, ceil_div(p.co, most));
   copy_plane_ = (ceil_div(volume(), lanes) | 1) * lanes;
-  double least = 0;
-  Index best_channels = 0, best_images = 0;
-  for (Index images = p.n; images > 0; images = images > 1 ? ceil_div(images, 2) : 0)
-    for (Index channels = lanes; channels < p.ci + lanes && channels <= 4 * lanes; channels += lanes) {
-      const Index bytes = images * volume() * pitch(channels) * static_cast<Index>(sizeof(T));
-      if (bytes > kProductBytes && (images > 1 || channels > lanes)) continue;
-      if (!configure(dense, channels, images)) continue;
-      const double time = estimate() * waits(spec_.threads);
-      if (least == 0 || time < least) least = time, best_channels = channels, best_images = images;
-    }
-  if (least == 0) return false;
-  configure(spec_.operands, best_channels, best_images);
-  nanoseconds_ = estimate();
+  // Choices among passes do not depend on the number of threads, tilings do.
+  nanoseconds_ = search(1).time;
+  if (nanoseconds_ == 0) return false;
+  configure(spec_.operands, search(spec_.threads));
   for (std::size_t a = 0; a < 3; ++a) {
     const AxisSizes sizes = axis_sizes(p, static_cast<int>(a));
     for (Index o = 0; o < p.y[a]; ++o) {
@@ -136,21 +166,21 @@ double Columns<T>::estimate() const {
   const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const double products = of(p.n * volume(), p.co, column_cost(kernels_, channels_ * p.taps(), vectors_)) / 8 *
                           of(ceil_div(p.ci, channels_));
-  const double weights = of(p.ci, p.taps(), p.co, ceil_div(p.n, images_));
-  const double added = 0.28 * of(p.ci, p.taps()) + 18 * of(ceil_div(p.ci, kernels_.lanes));
-  return 2200 + of(p.groups) *
-                    (0.2 * products + 0.05 * weights + of(p.n * volume()) * added + 0.32 * of(p.n, p.ci, p.x_plane()));
+  const double weights = of(p.ci, p.taps(), p.co, ceil_div(p.n, images_), ceil_div(volume(), pixels_));
+  const Index channels = ceil_div(p.ci, channels_) * round_up(channels_, kernels_.lanes);  // that are added
+  const double added = of(p.n * volume(), channels) * (0.28 * of(p.taps()) + 18 / of(kernels_.lanes));
+  return 2200 + of(p.groups) * (0.2 * products + 0.05 * weights + added + 0.32 * of(p.n, channels, p.x_plane()));
 }
 
 template <class T>
-void Columns<T>::multiply(const Operands& o, const Task& t, const Slot& s) const {
+void Columns<T>::multiply(const Operands& o, const Round& r, const Slot& s) const {
   const Problem& p = spec_.problem;
-  const Index taps = p.taps(), columns = t.channels * taps, pitch = this->pitch(channels_);
+  const Index taps = p.taps(), columns = r.channels * taps, pitch = this->pitch(channels_);
   std::ptrdiff_t crow[kMaxTileRows], row[kMaxTileRows];
   for (Index i = 0; i < kMaxTileRows; ++i) crow[i] = i * pitch;
   for (Index k0 = 0; k0 < p.co; k0 += chunk_) {
     const Index k = std::min(chunk_, p.co - k0);
-    const View source = o.y.at({t.n0, t.g * p.co + k0, 0, 0, 0}, {t.images, k, p.y[0], p.y[1], p.y[2]});
+    const View source = o.y.at({r.n0, r.g * p.co + k0, 0, 0, 0}, {r.images, k, p.y[0], p.y[1], p.y[2]});
     const T* y = static_cast<const T*>(source.data);
     Index5 stride = source.stride;
     if (copies_y_) {
@@ -162,7 +192,7 @@ void Columns<T>::multiply(const Operands& o, const Task& t, const Slot& s) const
     for (Index n0 = 0; n0 < columns; n0 += width()) {
       const Index n = std::min(width(), columns - n0), c = n0 / taps;
       const Index last = (n0 + n - 1) / taps + 1;  // channel behind those of the block
-      const View w = o.w.at({t.g * p.co + k0, t.c0 + c, 0, 0, 0}, {k, last - c, p.w[0], p.w[1], p.w[2]});
+      const View w = o.w.at({r.g * p.co + k0, r.c0 + c, 0, 0, 0}, {k, last - c, p.w[0], p.w[1], p.w[2]});
       const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, chunk_ > kStraight);
       const T* b = s.panel;
       Index step = kernel.nr;
@@ -181,54 +211,52 @@ void Columns<T>::multiply(const Operands& o, const Task& t, const Slot& s) const
         kernel.run(rows, y, row, stride[1], &segment, 1, b, step, to, crow, k0 > 0);
         to += rows * pitch, rows = 0;
       };
-      for (Index i = 0; i < t.images; ++i)
-        for (Index d = 0; d < p.y[0]; ++d)
-          for (Index h = 0; h < p.y[1]; ++h)
-            for (Index v = 0; v < p.y[2]; ++v) {
-              if (rows == kMaxTileRows) flush();
-              row[rows++] = i * stride[0] + d * stride[2] + h * stride[3] + v * stride[4];
-            }
+      for (Index i = 0; i < r.images; ++i)
+        for (Index at = r.first; at < r.last; ++at) {
+          if (rows == kMaxTileRows) flush();
+          const auto [d, h, v] = position(at);
+          row[rows++] = i * stride[0] + d * stride[2] + h * stride[3] + v * stride[4];
+        }
       flush();
     }
   }
 }
 
 template <class T>
-void Columns<T>::add(const Operands& o, const Task& t, const Slot& s) const {
+void Columns<T>::add(const Operands& o, const Round& r, const Slot& s) const {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, taps = p.taps(), pitch = this->pitch(channels_);
   const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
   std::ptrdiff_t line[kRows];
   std::iota(line, line + kRows, 0);
   for (Index i = 0; i < taps; ++i) s.table[i] = s.pixel + i * lanes;
-  for (Index c = 0; c < t.channels; c += lanes) {
-    const Index count = std::min(lanes, t.channels - c), channel = t.g * p.ci + t.c0 + c;
+  for (Index c = 0; c < r.channels; c += lanes) {
+    const Index count = std::min(lanes, r.channels - c), channel = r.g * p.ci + r.c0 + c;
     std::fill_n(s.bias, lanes, T{});
     if (o.bias.data)
       load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
                o.bias.stride[1], count);
     const T* from = s.products + c * taps;
-    for (Index i = 0; i < t.images; ++i) {
-      for (Index at = 0; at < p.x_plane(); ++at) std::copy_n(s.bias, lanes, s.sums + at * lanes);
-      for (Index d = 0; d < p.y[0]; ++d)
-        for (Index h = 0; h < p.y[1]; ++h)
-          for (Index v = 0; v < p.y[2]; ++v, from += pitch) {
-            transpose(s.table, taps, 0, from, line, taps, static_cast<int>(count), static_cast<int>(lanes), taps, {});
-            const auto place = [&](std::size_t a, Index position, Index tap) {
-              return position * p.stride[a] - p.pad_before[a] + tap * p.dilation[a];
-            };
-            const Range td = inside_[0][static_cast<std::size_t>(d)], th = inside_[1][static_cast<std::size_t>(h)],
-                        tw = inside_[2][static_cast<std::size_t>(v)];
-            for (Index kd = td.begin; kd < td.end; ++kd)
-              for (Index kh = th.begin; kh < th.end; ++kh) {
-                T* to =
-                    s.sums + ((place(0, d, kd) * p.x[1] + place(1, h, kh)) * p.x[2] + place(2, v, tw.begin)) * lanes;
-                const T* part = s.pixel + ((kd * p.w[1] + kh) * p.w[2] + tw.begin) * lanes;
-                for (Index kw = tw.begin; kw < tw.end; ++kw, to += p.dilation[2] * lanes, part += lanes)
-                  for (Index l = 0; l < lanes; ++l) to[l] += part[l];
-              }
+    for (Index i = 0; i < r.images; ++i) {
+      if (r.first == 0)
+        for (Index at = 0; at < p.x_plane(); ++at) std::copy_n(s.bias, lanes, s.sums + at * lanes);
+      for (Index pixel = r.first; pixel < r.last; ++pixel, from += pitch) {
+        transpose(s.table, taps, 0, from, line, taps, static_cast<int>(count), static_cast<int>(lanes), taps, {});
+        const Index3 at = position(pixel);
+        const auto inside = [&](std::size_t a) { return inside_[a][static_cast<std::size_t>(at[a])]; };
+        const Range td = inside(0), th = inside(1), tw = inside(2);
+        const auto place = [&](std::size_t a, Index tap) {
+          return at[a] * p.stride[a] - p.pad_before[a] + tap * p.dilation[a];
+        };
+        for (Index kd = td.begin; kd < td.end; ++kd)
+          for (Index kh = th.begin; kh < th.end; ++kh) {
+            T* to = s.sums + ((place(0, kd) * p.x[1] + place(1, kh)) * p.x[2] + place(2, tw.begin)) * lanes;
+            const T* part = s.pixel + ((kd * p.w[1] + kh) * p.w[2] + tw.begin) * lanes;
+            for (Index kw = tw.begin; kw < tw.end; ++kw, to += p.dilation[2] * lanes, part += lanes)
+              for (Index l = 0; l < lanes; ++l) to[l] += part[l];
           }
-      store_lanes(kernels_, lanes_of(o.x, t.n0 + i, channel, count), s.sums, s.flat);
+      }
+      if (r.last == volume()) store_lanes(kernels_, lanes_of(o.x, r.n0 + i, channel, count), s.sums, s.flat);
     }
   }
 }
@@ -241,19 +269,22 @@ void Columns<T>::run(const Operands& o, std::byte* workspace) const {
     Carver carver(slot(workspace, number));
     const Slot s = carve(carver);
     const Index c0 = i / batches % blocks * channels_, n0 = i % batches * images_;
-    const Task t{i / batches / blocks, c0, std::min(channels_, p.ci - c0), n0, std::min(images_, p.n - n0)};
-    multiply(o, t, s);
-    add(o, t, s);
+    Round r{i / batches / blocks, c0, std::min(channels_, p.ci - c0), n0, std::min(images_, p.n - n0), 0, 0};
+    for (; r.first < volume(); r.first = r.last) {
+      r.last = std::min(r.first + pixels_, volume());
+      multiply(o, r, s);
+      add(o, r, s);
+    }
   });
 }
 
 template <class T>
 std::string Columns<T>::explain() const {
   std::ostringstream s;
-  s << "columns x (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << images_
-    << " images at a time, chunks of " << chunk_ << " of " << spec_.problem.co << " source channels, " << channels_
-    << " of " << spec_.problem.ci << " channels a task; image " << (copies_y_ ? "copied" : "in place") << ", weights "
-    << (copies_w_ ? "copied" : "in place") << "; " << effort();
+  s << "columns x (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << pixels_ << " pixels of "
+    << images_ << " images at a time, chunks of " << chunk_ << " of " << spec_.problem.co << " source channels, "
+    << channels_ << " of " << spec_.problem.ci << " channels a task; image " << (copies_y_ ? "copied" : "in place")
+    << ", weights " << (copies_w_ ? "copied" : "in place") << "; " << effort();
   return s.str();
 }
 

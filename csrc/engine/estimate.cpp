@@ -420,7 +420,8 @@ bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels) {
 
 template <class T>
 bool unrolls_windows(const Problem& p, const KernelSet<T>& kernels) {
-  return kernels.any_bstep && p.taps() > 1 && !p.depthwise() &&
+  constexpr Index kMost = 256;  // pixels: 512 took 1.08 to 1.15 times as long
+  return kernels.any_bstep && p.taps() > 1 && !p.depthwise() && p.n * p.y_plane() <= kMost &&
          unrolled_nanoseconds(p, kernels) < by_taps_nanoseconds(p, kernels);
 }
 
@@ -464,7 +465,7 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
   }
   if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + (outer_product(p) || one_output(p) ? 0.2 : 0.8) * w;
   const double far = far_nanoseconds(spec), pixels = of_y ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
-  const double packed = (!of_y && one_output(p) ? 0.12 : 0.4) * w;
+  const double packed = (one_output(p) ? 0.12 : 0.4) * w;
   const bool single = p.y[2] == 1 && std::min(p.x[2], p.w[2]) > 1;  // window: as if the stride were its length
   if (!of_y || (p.stride[2] == 1 && !single)) return time + far + pixels + packed;
   // Phases have fewer pixels each. All of them are transposed into place together, or else rows are put together from

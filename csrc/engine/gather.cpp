@@ -1,23 +1,26 @@
 // Planning and walking: see gather.h.
 #include "engine/gather.h"
 
+#include <numeric>
 #include <sstream>
 
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxPixels = 480;  // flat optimum from 240 to 960 pixels and
-constexpr Index kReduction = 768;  // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
+constexpr Index kBoxPixels = 480;     // flat optimum from 240 to 960 pixels and
+constexpr Index kReduction = 768;     // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
+constexpr Index kFarReduction = 256;  // the same of weights in rows that may meet in one set of the caches
 // The same of channels whose planes meet: their lines of a pixel share few sets of an L2, too (16 ways; 1x1 with stride
 // 2, 32x32 and 64x64 results: chunks of 512 took 1.3 to 1.7 times as long, Emerald Rapids). Pointwise passes pack them.
 constexpr Index kMeetingReduction = 128;
-constexpr Index kTileBytes = 256 << 10;            // results of a task: stay in L2 beside panels and images
-constexpr Index kOwnTileBytes = 1 << 20;           // where each task packs its own panels: larger boxes pack less
-constexpr Index kLeastShared = 64;                 // pixels of a box that shares its panels
-constexpr Index kLongPiece = 8;                    // elements of a result side by side that are stored by themselves
-constexpr Index kLeastPixels = 8;                  // one tile of the tallest register kernel
-constexpr Index kLeastChunk = 16;                  // below, a narrower block of channels is better than a shorter sum
-constexpr Index kFewPixels = 128;                  // too few to pay for packing weights that lie dense along columns
+constexpr Index kTileBytes = 256 << 10;   // results of a task: stay in L2 beside panels and images
+constexpr Index kOwnTileBytes = 1 << 20;  // where each task packs its own panels: larger boxes pack less
+constexpr Index kLeastShared = 64;        // pixels of a box that shares its panels
+constexpr Index kLongPiece = 8;           // elements of a result side by side that are stored by themselves
+constexpr Index kLeastPixels = 8;         // one tile of the tallest register kernel
+constexpr Index kLeastChunk = 16;         // below, a narrower block of channels is better than a shorter sum
+constexpr Index kFewPixels = 128;         // too few to pay for packing weights that lie dense along columns
+constexpr Index kFewPatches = 256;        // the same: 64 of 3x3 take 0.8 of the time, 1568 of 16x16 1.03 (Zen 5)
 constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products, of an element of a panel
 constexpr double kInPlace = 1.2;    // of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids)
 constexpr Index kFewVectors = 4;    // of columns: more have products enough while they wait for the image
@@ -92,8 +95,13 @@ void Gather<T>::lay_out(const Operands& o) {
   patches_ &= !member_major_;
   direct_ = one_member_ && !member_major_ && !patches_ && d.plain() && d.stride[4] == 1;
   converts_ = direct_ && d.dtype != compute_dtype<T>;
-  weights_may_stay_ = kernels_.any_bstep && one_member_ && o.w.dtype == compute_dtype<T> && o.w.plain() &&
-                      o.w.stride[weight_n_] == 1 && cd_ >= kernels_.lanes;
+  // Columns are rows of w, or pieces of them: channels, or few patches.
+  const PhaseSet& set = sets_.front();
+  const bool unrolled = sets_.size() == 1 && set.taps == 1 && set.members == spec_.problem.taps() && patches_ &&
+                        dense_planes(o.w) && o.w.stride[1] == set.members && set.columns(cd_) % kernels_.lanes == 0 &&
+                        spec_.problem.n * count_[0] * count_[1] * count_[2] <= kFewPatches;
+  weights_may_stay_ = kernels_.any_bstep && o.w.dtype == compute_dtype<T> && o.w.plain() &&
+                      (one_member_ ? o.w.stride[weight_n_] == 1 && cd_ >= kernels_.lanes : unrolled);
 }
 
 template <class T>
@@ -402,7 +410,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   const auto affordable = [&](Index channels) {
     return budget / 4 / item / std::max<Index>(1, panel_columns(channels));
   };
-  Index chunk = affordable(unit(widest));
+  Index chunk = weights_may_stay_ && !one_member_ ? kFarReduction : affordable(unit(widest));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
   chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
   if (!p.pointwise() && (to_x_ ? p.y_plane() : p.x_plane()) * item % kSameSets == 0)
@@ -451,7 +459,8 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     last = px;
     for (int v = widest; v >= 1; --v) {
       if (px <= std::max(pixels, kOwnTileBytes / unit_bytes(v))) offer(v, unit(v), px, Weights::packed_by_tasks);
-      if (px <= pixels && weights_may_stay_) offer(v, unit(v), px, Weights::in_place);
+      if (px <= pixels && weights_may_stay_)
+        offer(v, one_member_ ? unit(v) : round_up(unit(v), lanes / std::gcd(members, lanes)), px, Weights::in_place);
     }
   }
   return best;

@@ -104,7 +104,7 @@ class Gather final : public SlottedPass {
   }
   // Columns of the last block of weights that stay in place: it is packed if its last vector reaches beyond them.
   Index packed_columns(Index channels) const {
-    const Index last = channels % (vectors_ * kernels_.lanes);
+    const Index last = one_member_ ? channels % (vectors_ * kernels_.lanes) : 0;
     return last % kernels_.lanes ? last : 0;
   }
   bool planes_meet(const View& x) const;
