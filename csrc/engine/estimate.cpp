@@ -323,7 +323,7 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
                            kernels);
   const bool strided = p.stride != Index3{1, 1, 1};
   const double copied = p.pointwise() ? 0
-                                      : kSource * static_cast<double>(p.ci * p.x_plane()) * (strided ? 2 : 1) +
+                                      : kSource * static_cast<double>(p.ci * p.x_plane()) * (strided ? 1.2 : 1) +
                                             kCopied * static_cast<double>(p.co * p.y_plane());
   return kPass + static_cast<double>(p.n * p.groups) *
                      (static_cast<double>(p.ci) * (kPlane + kProduct * tiles * pixels / kernels.lanes +

@@ -75,8 +75,9 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
   const auto pad = k.pad[static_cast<int>(image.dtype)];
   const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
   const Index bytes = image.size[0] * image.stride[0] * static_cast<Index>(size_of(image.dtype));
-  const bool far = bytes > kFromMemory && step_w == 1;
+  const bool far = bytes > kFromMemory && image.stride[4] == 1;
   const Index ahead = far ? image.stride[1] : 0;  // the next channel
+  const auto split = static_cast<std::ptrdiff_t>(axes_[2].residue.size());
   const auto whole = [&](const Range& r, std::size_t a) { return r.begin == 0 && r.end == extent_[a]; };
   if (this->parts() == 1 && image.plain() && step_w == 1 && whole(parts->d, 0) && whole(parts->h, 1) &&
       whole(parts->w, 2) && (extent_[1] == 1 || step_h == row()) &&
@@ -93,9 +94,10 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
       if (!p) return bordered ? void() : std::fill(to, end, T{});
       T *const rows = to + p->h.begin * row(), *const behind = to + p->h.end * row();
       const Index left = bordered ? 0 : p->w.begin, right = bordered ? 0 : row() - p->w.end;
+      const bool first = (p - parts) % split == 0;  // of the parts of the same rows, which share their lines
       pad(rows + p->w.begin - left, row(), advance(image.data, image.dtype, origin), step_h, step_w, p->h.size(), left,
-          p->w.size(), right, ahead);
-      if (!far)
+          p->w.size(), right, first ? ahead : 0);
+      if (!far && first)
         prefetch_rows(advance(image.data, image.dtype, origin + image.stride[1]), image.dtype, step_h, p->h.size(),
                       p->w.size() * step_w);
       if (bordered) return;

@@ -91,7 +91,7 @@ using TransposeFn = void (*)(T* const* dst, std::int64_t period, std::ptrdiff_t 
 
 /// Copies rows with conversion and puts zeros on both sides:
 ///   dst[r*ldd + 0..left+width+right) = left zeros, src[r*lds + i*step] for i < width, right zeros
-/// Rows whose step is 1 fetch what lies `ahead` elements behind for later, unless that is 0.
+/// What lies `ahead` elements behind is fetched for later, unless that is 0.
 template <class T>
 using PadFn = void (*)(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, std::ptrdiff_t step,
                        std::int64_t rows, std::int64_t left, std::int64_t width, std::int64_t right,
