@@ -128,6 +128,12 @@ Range valid_outputs(const AxisSizes& a, Index tap) {
   return {begin, std::clamp<Index>(ceil_div(a.x - shift, a.stride), begin, a.y)};
 }
 
+Range valid_taps(const AxisSizes& a, Index output) {
+  const Index at = output * a.stride - a.pad;  // of the first tap
+  const Index begin = std::clamp<Index>(ceil_div(-at, a.dilation), 0, a.kernel);
+  return {begin, std::clamp<Index>(ceil_div(a.x - at, a.dilation), begin, a.kernel)};
+}
+
 std::vector<TapClass> tap_classes(const AxisSizes& a) {
   std::vector<TapClass> classes;
   for (Index t = 0; t < a.kernel; ++t) {

@@ -102,6 +102,8 @@ AxisMap map_patches(const AxisSizes& a);
 
 /// Output positions whose tap t lies inside x.
 Range valid_outputs(const AxisSizes& a, Index tap);
+/// Taps of an output position that lie inside x.
+Range valid_taps(const AxisSizes& a, Index output);
 
 /// Taps, neighbours, that lie inside x for the same outputs.
 struct TapClass {

@@ -11,6 +11,8 @@ namespace convbwd {
 namespace {
 
 constexpr Index kMostPixels = 1024;         // of an image: more are worth transposing the weights
+constexpr Index kMostPlaces = 32 << 10;     // of an image of x, in vectors: two megabytes
+constexpr Index kMostTaps = 16 << 10;       // products of a channel and some pixels stay in L2
 constexpr Index kProductBytes = 256 << 10;  // of a round: stay in L2 beside the weights
 constexpr Index kMostParts = 8;             // of an image
 constexpr Index kReduction = 256;  // products of a chunk, whose rows of weights may meet in a set of the caches
@@ -117,7 +119,7 @@ typename Columns<T>::Tiling Columns<T>::search(Index threads) {
   Tiling best;
   const auto offer = [&](Index channels, Index images, Index pixels) {
     Tiling tiling{channels, images, pixels, 0};
-    const Index bytes = images * pixels * pitch(channels) * static_cast<Index>(sizeof(T));
+    const double bytes = static_cast<double>(images * pixels) * static_cast<double>(pitch(channels)) * sizeof(T);
     if (bytes > kProductBytes || !configure(dense, tiling)) return;
     const Index busy = std::min<Index>(threads, slots());
     tiling.time = estimate() * waits(busy) / static_cast<double>(busy);
@@ -136,8 +138,8 @@ template <class T>
 bool Columns<T>::plan() {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, taps = p.taps();
-  if (spec_.unknown != Unknown::x || taps == 1 || p.depthwise() || volume() > kMostPixels || !kernels_.any_bstep)
-    return false;
+  if (spec_.unknown != Unknown::x || taps == 1 || p.depthwise() || !kernels_.any_bstep) return false;
+  if (volume() > kMostPixels || p.x_plane() > kMostPlaces || taps > kMostTaps) return false;
   vectors_ = widest_block(kernels_, p.ci * taps);
   // Whole channels: a block of columns may begin and end within one.
   panel_row_ = std::min(p.ci, (width() - 2) / taps + 2) * taps;
@@ -146,17 +148,12 @@ bool Columns<T>::plan() {
   chunk_ = spec_.sums[1] > 0 ? std::min(p.co, spec_.sums[1]) : ceil_div(p.co, ceil_div(p.co, most));
   copy_plane_ = (ceil_div(volume(), lanes) | 1) * lanes;
   // Choices among passes do not depend on the number of threads, tilings do.
-  nanoseconds_ = search(1).time;
-  if (nanoseconds_ == 0) return false;
-  configure(spec_.operands, search(spec_.threads));
-  for (std::size_t a = 0; a < 3; ++a) {
-    const AxisSizes sizes = axis_sizes(p, static_cast<int>(a));
-    for (Index o = 0; o < p.y[a]; ++o) {
-      const Index at = o * sizes.stride - sizes.pad;  // of the first tap
-      const Index begin = std::clamp<Index>(ceil_div(-at, sizes.dilation), 0, sizes.kernel);
-      inside_[a].push_back({begin, std::clamp<Index>(ceil_div(sizes.x - at, sizes.dilation), begin, sizes.kernel)});
-    }
-  }
+  const Tiling one = search(1);
+  if (one.time == 0) return false;
+  nanoseconds_ = one.time;
+  configure(spec_.operands, spec_.threads > 1 ? search(spec_.threads) : one);
+  for (std::size_t a = 0; a < 3; ++a)
+    for (Index o = 0; o < p.y[a]; ++o) inside_[a].push_back(valid_taps(axis_sizes(p, static_cast<int>(a)), o));
   return true;
 }
 

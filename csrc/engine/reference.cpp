@@ -102,8 +102,7 @@ class Reference final : public Pass {
       std::array<Range, 3> taps;
       for (std::size_t a = 0; a < 3; ++a) {
         origin[a] = q[a] * p.stride[a] - p.pad_before[a];
-        taps[a].begin = std::clamp<Index>(ceil_div(-origin[a], p.dilation[a]), 0, p.w[a]);
-        taps[a].end = std::clamp<Index>(ceil_div(p.x[a] - origin[a], p.dilation[a]), taps[a].begin, p.w[a]);
+        taps[a] = valid_taps(axis_sizes(p, static_cast<int>(a)), q[a]);
       }
       double sum = first;
       for (Index c = 0; c < p.ci; ++c)
