@@ -321,9 +321,8 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
     for (Index n0 = 0; n0 < columns; n0 += kernels.dots_nt)
       tiles += tile_cycles(std::min<Index>(kernels.dots_mr, rows - m0), std::min<Index>(kernels.dots_nt, columns - n0),
                            kernels);
-  const bool strided = p.stride != Index3{1, 1, 1};
   const double copied = p.pointwise() ? 0
-                                      : kSource * static_cast<double>(p.ci * p.x_plane()) * (strided ? 1.2 : 1) +
+                                      : kSource * static_cast<double>(p.ci * p.x_plane()) +
                                             kCopied * static_cast<double>(p.co * p.y_plane());
   return kPass + static_cast<double>(p.n * p.groups) *
                      (static_cast<double>(p.ci) * (kPlane + kProduct * tiles * pixels / kernels.lanes +
@@ -399,7 +398,12 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   if (width > most * kFewChannels) return false;
   if ((p.pointwise() && !exchanges) || p.depthwise()) return true;
   if (!of_w) return rows_pass_cycles(spec, kernels) < gather_pass_cycles(spec, kernels);
-  return dots_cycles(p, kernels) < gather_weights_cycles(exchanges ? exchanged(p) : p, kernels);
+  // Steps through an image from memory are fetched ahead by dots. gather_weights waits, and is no quicker than this
+  // where results leave lanes idle (Zen 5: groups of 8 and 12 channels, 56x56 and 112x112 pixels).
+  constexpr double kSteps = 1.25;
+  const double bytes = static_cast<double>(p.n * p.groups * p.ci) * static_cast<double>(p.x_plane()) * sizeof(T);
+  const double waits = p.stride != Index3{1, 1, 1} && bytes > kFar && p.co < kernels.lanes ? kSteps : 1;
+  return dots_cycles(p, kernels) < waits * gather_weights_cycles(exchanges ? exchanged(p) : p, kernels);
 }
 
 template <class T>
