@@ -141,8 +141,7 @@ bool Columns<T>::plan() {
   if (spec_.unknown != Unknown::x || taps == 1 || p.depthwise() || !kernels_.any_bstep) return false;
   if (volume() > kMostPixels || p.x_plane() > kMostPlaces || taps > kMostTaps) return false;
   vectors_ = widest_block(kernels_, p.ci * taps);
-  // Whole channels: a block of columns may begin and end within one.
-  panel_row_ = std::min(p.ci, (width() - 2) / taps + 2) * taps;
+  panel_row_ = channels_of(p, width()) * taps;
   // The chunk, which decides the order of sums, depends on the shape alone.
   const Index most = std::clamp<Index>(kPanelElements / panel_row_, 1, kReduction);
   chunk_ = spec_.sums[1] > 0 ? std::min(p.co, spec_.sums[1]) : ceil_div(p.co, ceil_div(p.co, most));

@@ -53,8 +53,14 @@ bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels);
 /// results.
 template <class T>
 bool unrolls_windows(const Problem& p, const KernelSet<T>& kernels);
-/// Whether they are packed piece by piece of their rows, rather than a vector of positions at a time.
-inline bool packs_pieces(const Problem& p) { return p.w[2] >= 8 || p.stride[2] > 16; }
+/// Whether they are packed piece by piece of their rows, rather than a vector of positions at a time, which leaves out
+/// those between the windows.
+inline constexpr Index kMostStride = 16;
+inline bool packs_pieces(const Problem& p) { return p.w[2] >= 8 || p.stride[2] > kMostStride; }
+
+/// Input channels that so many columns, pairs of a channel and a tap, belong to at most: the first and the last column
+/// may lie anywhere in one.
+inline Index channels_of(const Problem& p, Index columns) { return std::min(p.ci, (columns - 2) / p.taps() + 2); }
 
 /// The taps of a single position of y that do not lie in the padding, along each axis.
 std::array<Range, 3> taps_inside(const Problem& p);

@@ -78,8 +78,7 @@ typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
     Index4 chunk;
     for (std::size_t i = 0; i < 4; ++i) chunk[static_cast<std::size_t>(order_[i])] = chunk_[i];
     const Index3 plane = covered({chunk[1], chunk[2], chunk[3]});
-    const Index taps = spec_.problem.taps(), channels = std::min(spec_.problem.ci, (width() - 2) / taps + 2);
-    s.windows = carver.take<T>(chunk[0] * channels * plane[0] * plane[1] * plane[2]);
+    s.windows = carver.take<T>(chunk[0] * channels_of(spec_.problem, width()) * plane[0] * plane[1] * plane[2]);
   }
   s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
   if (spec_.operands.w.dtype != compute_dtype<T>) s.lines = carver.take<T>(kStoreRows * width());

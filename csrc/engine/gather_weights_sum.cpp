@@ -3,11 +3,6 @@
 #include "format/copy.h"
 
 namespace convbwd {
-namespace {
-
-constexpr std::size_t kMostBetween = 16;
-
-}  // namespace
 
 // The columns of a panel: what the windows of positions [at, at + size) of y read of some channels. `step` is that of
 // the panel along each axis.
@@ -64,7 +59,7 @@ void GatherWeights<T>::pack_windows(const View& x, const Block& b, const Index5&
     }
     return;
   }
-  std::array<T*, kMostBetween> table{};  // positions between those of y are left out
+  std::array<T*, kMostStride> table{};  // positions between those of y are left out
   for (Index n = 0; n < size[0]; ++n)
     for (Index d = 0; d < size[2]; ++d)
       for (Index h = 0; h < size[3]; ++h) {
