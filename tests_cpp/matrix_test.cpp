@@ -153,20 +153,23 @@ TEST_P(Matrix, HasTheSameBitsForAllThreadsAndLayouts) {
     for (const Types& types : {Types{kFloat, kFloat, kFloat}, Types{kFloat, kBFloat, kHalf}})
       for (const std::size_t budget : {kNoLimit, std::size_t{3} << 18}) {
         std::vector<double> expected;
-        for (const int threads : {1, 2, 3, 7})
-          for (const Layout layout :
-               {Layout::dense, Layout::channels_last, Layout::reversed, Layout::permuted, Layout::blocked}) {
-            Random random(53);  // the same numbers in every layout
-            set_num_threads(threads);
-            Call call(p(), unknown, types, {layout, layout, layout}, true);
-            call.fill_reals(random);
-            const auto pass = make(isa(), call.spec(budget, threads), pixels);
-            if (!pass) continue;
-            const std::vector<double> got = call.run(*pass);
-            if (expected.empty()) expected = got;
-            ASSERT_TRUE(same_bits(got, expected)) << threads << " threads, layout " << static_cast<int>(layout) << '\n'
-                                                  << pass->explain();
-          }
+        for (const auto& [threads, layout] : {std::pair{1, Layout::dense},
+                                              {1, Layout::reversed},
+                                              {2, Layout::channels_last},
+                                              {3, Layout::permuted},
+                                              {7, Layout::blocked},
+                                              {7, Layout::dense}}) {
+          Random random(53);  // the same numbers in every layout
+          set_num_threads(threads);
+          Call call(p(), unknown, types, {layout, layout, layout}, true);
+          call.fill_reals(random);
+          const auto pass = make(isa(), call.spec(budget, threads), pixels);
+          if (!pass) continue;
+          const std::vector<double> got = call.run(*pass);
+          if (expected.empty()) expected = got;
+          ASSERT_TRUE(same_bits(got, expected)) << threads << " threads, layout " << static_cast<int>(layout) << '\n'
+                                                << pass->explain();
+        }
       }
 }
 

@@ -122,8 +122,9 @@ void check_problem(const Problem& p, Random& random) {
   constexpr Layouts kOther{Layout::channels_last, Layout::permuted, Layout::channels_last};
   constexpr Layouts kBlocked{Layout::blocked, Layout::blocked, Layout::blocked};
   for (const Unknown unknown : kUnknowns) {
-    Call calls[] = {Call(p, unknown, {t, t, t}), Call(p, unknown, {t, t, t}, kOther, true),
-                    Call(p, unknown, {t, t, t}, kBlocked, true), random_call<T>(p, unknown, random)};
+    const Layouts& layouts = random.integer(0, 1) ? kOther : kBlocked;
+    Call calls[] = {Call(p, unknown, {t, t, t}), Call(p, unknown, {t, t, t}, layouts, true),
+                    random_call<T>(p, unknown, random)};
     for (Call& call : calls) {
       check_call<T>(call, unknown, random);
       if (testing::Test::HasFailure()) return;
@@ -171,12 +172,9 @@ TEST_P(HardProblem, HasTheSameBitsForAllThreadsAndLayouts) {
              {std::pair{kNoLimit, true}, {kNoLimit, false}, {std::size_t{64} << 10, true}}) {
           std::vector<double> expected;
           for (const auto& [threads, layout] : {std::pair{1, Layout::dense},
-                                                {1, Layout::channels_last},
-                                                {1, Layout::reversed},
-                                                {1, Layout::blocked},
                                                 {2, Layout::channels_last},
-                                                {3, Layout::dense},
                                                 {3, Layout::blocked},
+                                                {7, Layout::dense},
                                                 {7, Layout::reversed}}) {
             Random random(24);  // the same numbers in every layout
             set_num_threads(threads);
@@ -411,6 +409,7 @@ TEST(BiasGradient, SumsEveryChannel) {
                                                 {2, 3, 1, 5, 7},
                                                 {1, 20, 2, 3, 600},
                                                 {1, 40, 1, 2, 3},
+                                                {9, 300, 2, 3, 4},  // planes added to others, more than once
                                                 {3, 17, 1, 300, 4},
                                                 {1, 5, 1, 1, 1030},
                                                 {2, 33, 4, 40, 20}})
@@ -441,23 +440,24 @@ TEST(BiasGradient, SumsEveryChannel) {
 
 // In the same order of summation on every instruction set, too.
 TEST(BiasGradient, HasTheSameBitsEverywhere) {
-  const Index5 size{2, 40, 3, 40, 30};
-  std::vector<double> expected;
-  for (const Isa isa : compiled_isas()) {
-    if (!supported(isa)) continue;
-    const ScopedIsa scoped(isa);
-    for (const int threads : {1, 2, 3, 7})
-      for (int layout = 0; layout < kResultLayouts; ++layout) {
-        Random random(28);
-        set_num_threads(threads);
-        TestTensor y(size, DType::float32, static_cast<Layout>(layout)), bias({1, size[1], 1, 1, 1}, DType::float32);
-        y.fill_reals(random);
-        const auto pass = make_bias_gradient(y.view(), false, threads);
-        GuardedBuffer workspace(pass->workspace_bytes());
-        pass->run({{}, {}, y.view(), bias.view()}, workspace.as<std::byte>());
-        if (expected.empty()) expected = bias.values();
-        ASSERT_EQ(bias.values(), expected) << name_of(isa) << " " << threads << " threads, layout " << layout;
-      }
+  for (const Index5& size : {Index5{2, 40, 3, 40, 30}, {23, 300, 2, 7, 5}}) {
+    std::vector<double> expected;
+    for (const Isa isa : compiled_isas()) {
+      if (!supported(isa)) continue;
+      const ScopedIsa scoped(isa);
+      for (const int threads : {1, 2, 3, 7})
+        for (int layout = 0; layout < kResultLayouts; ++layout) {
+          Random random(28);
+          set_num_threads(threads);
+          TestTensor y(size, DType::float32, static_cast<Layout>(layout)), bias({1, size[1], 1, 1, 1}, DType::float32);
+          y.fill_reals(random);
+          const auto pass = make_bias_gradient(y.view(), false, threads);
+          GuardedBuffer workspace(pass->workspace_bytes());
+          pass->run({{}, {}, y.view(), bias.view()}, workspace.as<std::byte>());
+          if (expected.empty()) expected = bias.values();
+          ASSERT_EQ(bias.values(), expected) << name_of(isa) << " " << threads << " threads, layout " << layout;
+        }
+    }
   }
 }
 

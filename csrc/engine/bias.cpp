@@ -1,6 +1,6 @@
 // The bias gradient: one sum for each channel, in an order that depends on the shape alone. Blocks of whole rows are
-// summed in the compute type by 64 interleaved sums, those of a few elements in double one after the other; blocks are
-// added in double.
+// summed in the compute type by 64 interleaved sums; of planes no larger than that, several are added up element by
+// element first. Blocks are added in double.
 #include "engine/pass.h"
 #include "format/copy.h"
 #include "kernels/list.h"
@@ -8,9 +8,12 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBlock = 1024;  // elements of a block: short sums stay accurate
-constexpr Index kFew = 16;      // elements that take no longer one after the other
-constexpr Index kGroup = 16;    // channels of a task, where there is little to do for each, and of a copy
+constexpr Index kBlock = 1024;              // elements of a block: short sums stay accurate
+constexpr Index kSmall = 64;                // elements of a plane that is added to others
+constexpr Index kPlanes = kBlock / kSmall;  // of a block
+constexpr Index kRun = 4096;                // elements of a task's channels: what memory gives in one go
+constexpr Index kMostChannels = 256;        // of a task
+constexpr Index kLine = 16;                 // channels of a task where they lie side by side
 
 template <class T>
 class BiasGradient final : public Pass {
@@ -20,11 +23,16 @@ class BiasGradient final : public Pass {
     rows_ = std::max<Index>(1, kBlock / size_[4]);
     rows_ = std::min(rows_, size_[3]);
     in_place_ = y.dtype == compute_dtype<T> && y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
-    const Index plane = size_[0] * size_[2] * size_[3] * size_[4];
-    group_ = plane < kBlock || (!in_place_ && y.stride[1] == 1) ? std::min(kGroup, size_[1]) : 1;
+    const Index plane = size_[3] * size_[4], block = rows_ * width_;
+    small_ = plane <= kSmall;
+    const Index elements = size_[0] * size_[1] * size_[2] * plane;
+    slots_ = static_cast<int>(std::max<Index>(1, std::min<Index>(threads, elements >> 16)));
+    group_ = plane < kBlock ? std::min(kMostChannels, kRun / plane) : 1;
+    if (!in_place_ && y.stride[1] == 1) group_ = std::max(group_, kLine);
+    group_ = std::min(group_, ceil_div(size_[1], slots_));
     tasks_ = ceil_div(size_[1], group_);
-    slots_ = static_cast<int>(std::max<Index>(1, std::min<Index>(threads, plane * size_[1] >> 16)));
-    slot_bytes_ = in_place_ ? 0 : round_up(group_ * rows_ * width_ * static_cast<Index>(sizeof(T)), 64);
+    copy_bytes_ = in_place_ ? 0 : round_up(group_ * block * static_cast<Index>(sizeof(T)), 64);
+    slot_bytes_ = copy_bytes_ + (small_ ? round_up(group_ * plane * static_cast<Index>(sizeof(T)), 64) : 0);
   }
 
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(slots_ * slot_bytes_); }
@@ -36,39 +44,67 @@ class BiasGradient final : public Pass {
   void run(const Operands& o, std::byte* workspace) const override {
     parallel_for(tasks_, slots_, [&](Index i, int slot) {
       const Index c0 = i * group_, channels = std::min(group_, size_[1] - c0);
-      T* copy = reinterpret_cast<T*>(workspace + slot * slot_bytes_);
-      double total[kGroup] = {};
-      for (Index n = 0; n < size_[0]; ++n)
-        for (Index d = 0; d < size_[2]; ++d)
-          for (Index h = 0; h < size_[3]; h += rows_)
-            for (Index w = 0; w < size_[4]; w += width_) {
-              const Index rows = std::min(rows_, size_[3] - h), width = std::min(width_, size_[4] - w);
-              if (!in_place_)
-                copy_in(kernels_, copy, {0, rows * width, 0, width, 1},
-                        o.y.at({n, c0, d, h, w}, {1, channels, 1, rows, width}));
-              for (Index c = 0; c < channels; ++c)
-                total[c] += sum(in_place_ ? static_cast<const T*>(o.y.data) + o.y.offset({n, c0 + c, d, h, w})
-                                          : copy + c * rows * width,
-                                rows * width);
-            }
+      std::byte* copy = workspace + slot * slot_bytes_;
+      double total[kMostChannels] = {};
+      if (small_)
+        add_planes(o.y, c0, channels, reinterpret_cast<T*>(copy), reinterpret_cast<T*>(copy + copy_bytes_), total);
+      else
+        add_blocks(o.y, c0, channels, reinterpret_cast<T*>(copy), total);
       store_row(kernel_set<double>(Isa::generic), advance(o.bias.data, o.bias.dtype, c0 * o.bias.stride[1]),
                 o.bias.dtype, o.bias.stride[1], total, channels);
     });
   }
 
  private:
-  double sum(const T* p, Index count) const {
-    if (count >= kFew) return kernels_.sum(p, count);
-    double total = 0;
-    for (Index i = 0; i < count; ++i) total += static_cast<double>(p[i]);
-    return total;
+  // Rows of some channels, one after the other; those of the next channel are `step` elements on.
+  struct Block {
+    const T* data;
+    Index step;
+  };
+  Block block(const View& y, const Index5& at, Index channels, Index rows, Index width, T* copy) const {
+    if (in_place_) return {static_cast<const T*>(y.data) + y.offset(at), y.stride[1]};
+    copy_in(kernels_, copy, {0, rows * width, 0, width, 1}, y.at(at, {1, channels, 1, rows, width}));
+    return {copy, rows * width};
+  }
+
+  void add_blocks(const View& y, Index c0, Index channels, T* copy, double* total) const {
+    for (Index n = 0; n < size_[0]; ++n)
+      for (Index d = 0; d < size_[2]; ++d)
+        for (Index h = 0; h < size_[3]; h += rows_)
+          for (Index w = 0; w < size_[4]; w += width_) {
+            const Index rows = std::min(rows_, size_[3] - h), width = std::min(width_, size_[4] - w);
+            const Block b = block(y, {n, c0, d, h, w}, channels, rows, width, copy);
+            for (Index c = 0; c < channels; ++c) total[c] += kernels_.sum(b.data + c * b.step, rows * width);
+          }
+  }
+
+  void add_planes(const View& y, Index c0, Index channels, T* copy, T* sums, double* total) const {
+    const Index planes = size_[0] * size_[2], plane = size_[3] * size_[4];
+    for (Index i0 = 0; i0 < planes; i0 += kPlanes) {
+      const Index count = std::min(kPlanes, planes - i0);
+      if (count > 1) std::fill_n(sums, channels * plane, T{});
+      Block all{sums, plane};
+      for (Index i = i0; i < i0 + count; ++i) {
+        const Block b = block(y, {i / size_[2], c0, i % size_[2], 0, 0}, channels, size_[3], size_[4], copy);
+        if (count == 1)
+          all = b;
+        else if (b.step == plane)
+          add(sums, b.data, channels * plane);
+        else
+          for (Index c = 0; c < channels; ++c) add(sums + c * plane, b.data + c * b.step, plane);
+      }
+      for (Index c = 0; c < channels; ++c) total[c] += kernels_.sum(all.data + c * all.step, plane);
+    }
+  }
+  static void add(T* sums, const T* p, Index count) {
+    for (Index i = 0; i < count; ++i) sums[i] += p[i];
   }
 
   Index5 size_;
   const KernelSet<T>& kernels_;
-  Index width_, rows_, group_, tasks_, slot_bytes_;
+  Index width_, rows_, group_, tasks_, copy_bytes_, slot_bytes_;
   int slots_;
-  bool in_place_;
+  bool in_place_, small_;
 };
 
 }  // namespace
