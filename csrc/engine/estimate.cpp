@@ -430,10 +430,9 @@ bool unrolls_windows(const Problem& p, const KernelSet<T>& kernels) {
 }
 
 double products_inside(const Problem& p) {
-  bool far = false;
-  for (std::size_t a = 0; a < 3; ++a)
-    far |= p.dilation[a] > 1 || 2 * p.pad_before[a] > (p.w[a] - 1) * p.dilation[a] + 1;
-  return far ? every_product_inside(p) : static_cast<double>(p.y_plane() * p.taps());
+  constexpr double kMost = 0.8;  // as 0.75; counting them never or always costs 0.5 % on average (Zen 5, 160 problems)
+  const double inside = every_product_inside(p), all = static_cast<double>(p.y_plane() * p.taps());
+  return inside < kMost * all ? inside : all;
 }
 
 template <class T>

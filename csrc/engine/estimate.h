@@ -6,8 +6,8 @@
 
 namespace convbwd {
 
-/// Products of a pair of channels of an image. Spread windows as large as the image, and those of wide padding, lie in
-/// the padding for the greater part; products there are left out, and count only with others, where they are few.
+/// Products of a pair of channels of an image. Those in the padding are left out; where they are few they count, as
+/// pixels near the ends of rows make tiles of their own, which are not full.
 double products_inside(const Problem& p);
 
 /// Time that a direct pass takes on one thread, good to 30 %: fitted to the 129 shapes of the benchmark on a Sapphire

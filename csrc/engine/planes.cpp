@@ -74,8 +74,7 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
                   bool bordered) const {
   const auto pad = k.pad[static_cast<int>(image.dtype)];
   const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
-  const Index bytes = image.size[0] * image.stride[0] * static_cast<Index>(size_of(image.dtype));
-  const bool far = bytes > kFromMemory && image.stride[4] == 1;
+  const bool far = from_memory(image) && image.stride[4] == 1;
   const Index ahead = far ? image.stride[1] : 0;  // the next channel
   const auto split = static_cast<std::ptrdiff_t>(axes_[2].residue.size());
   const auto whole = [&](const Range& r, std::size_t a) { return r.begin == 0 && r.end == extent_[a]; };

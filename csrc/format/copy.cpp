@@ -56,10 +56,10 @@ void store_row(const KernelSet<T>& k, void* dst, DType dtype, Index stride, cons
 }
 
 template <class T>
-void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View& src) {
+void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View& src, Index ahead) {
   if (!src.plain())
     return for_each_plain(src, [&](const View& part, Index row, Index c) {
-      copy_in(k, dst + row * dst_stride[0] + c * dst_stride[1], dst_stride, part);
+      copy_in(k, dst + row * dst_stride[0] + c * dst_stride[1], dst_stride, part, ahead);
     });
   Axis axes[5] = {};
   int count = 0;
@@ -103,7 +103,7 @@ void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View
     Index s = 0, d = 0;
     for (int a = 0; a < count; ++a) s += i[a] * axes[a].src, d += i[a] * axes[a].dst;
     if (across) {
-      const Fetch fetch{inner.src * inner.size > kFarElements ? kFetchAhead : 0};
+      const Fetch fetch{ahead ? ahead : inner.src * inner.size > kFarElements ? kFetchAhead : 0};
       for (Index r = 0; r < inner.size; r += kRows) {
         T* table[1] = {dst + d + r};
         const int rows = static_cast<int>(std::min<Index>(kRows, inner.size - r));
@@ -144,7 +144,7 @@ bool all_finite(const KernelSet<T>& k, const View& v) {
 
 #define CONVBWD_INSTANTIATE(T)                                                       \
   template bool all_finite(const KernelSet<T>&, const View&);                        \
-  template void copy_in(const KernelSet<T>&, T*, const Index5&, const View&);        \
+  template void copy_in(const KernelSet<T>&, T*, const Index5&, const View&, Index); \
   template void load_row(const KernelSet<T>&, T*, const void*, DType, Index, Index); \
   template void store_row(const KernelSet<T>&, void*, DType, Index, const T*, Index);
 CONVBWD_INSTANTIATE(float)
