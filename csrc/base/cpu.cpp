@@ -69,11 +69,17 @@ Isa best_of_processor() {
 }
 
 bool made_by_amd() { return cpuid(0, 0).b == signature_AMD_ebx; }
+bool is_zen_4() {
+  constexpr unsigned kFamily = 0x19;  // Zen 3's, too, which has no such vectors
+  const unsigned a = cpuid(1, 0).a;
+  return made_by_amd() && (a >> 8 & 0xf) + (a >> 20 & 0xff) == kFamily;
+}
 
 #else
 
 Isa best_of_processor() { return Isa::generic; }
 bool made_by_amd() { return false; }
+bool is_zen_4() { return false; }
 
 #endif
 
@@ -123,6 +129,11 @@ void set_isa(std::optional<Isa> isa) {
 bool adds_beside_products() noexcept {
   static const bool beside = made_by_amd();
   return beside;
+}
+
+bool halves_vectors() noexcept {
+  static const bool halves = is_zen_4();
+  return halves;
 }
 
 }  // namespace convbwd

@@ -28,6 +28,10 @@ CONVBWD_API Isa active_isa();
 /// what they do on Intel's.
 bool adds_beside_products() noexcept;
 
+/// Whether the processor takes vectors of 512 bits in two halves, as Zen 4 does: the sums of a few of them are there in
+/// time for the next products.
+bool halves_vectors() noexcept;
+
 /// Overrides the choice (for tests), or with nullopt goes back to the default. Throws Error(value) where not supported.
 void set_isa(std::optional<Isa> isa);
 

@@ -23,7 +23,7 @@ class BiasGradient final : public Pass {
     rows_ = std::max<Index>(1, kBlock / size_[4]);
     rows_ = std::min(rows_, size_[3]);
     in_place_ = y.dtype == compute_dtype<T> && y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
-    const Index plane = size_[3] * size_[4], block = rows_ * width_;
+    const Index plane = size_[3] * size_[4];
     small_ = plane <= kSmall;
     const Index elements = size_[0] * size_[1] * size_[2] * plane;
     slots_ = static_cast<int>(std::max<Index>(1, std::min<Index>(threads, elements >> 16)));
@@ -31,8 +31,7 @@ class BiasGradient final : public Pass {
     if (!in_place_ && y.stride[1] == 1) group_ = std::max(group_, kLine);
     group_ = std::min(group_, ceil_div(size_[1], slots_));
     tasks_ = ceil_div(size_[1], group_);
-    copy_bytes_ = in_place_ ? 0 : round_up(group_ * block * static_cast<Index>(sizeof(T)), 64);
-    slot_bytes_ = copy_bytes_ + (small_ ? round_up(group_ * plane * static_cast<Index>(sizeof(T)), 64) : 0);
+    slot_bytes_ = in_place_ ? 0 : round_up(group_ * rows_ * width_ * static_cast<Index>(sizeof(T)), 64);
   }
 
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(slots_ * slot_bytes_); }
@@ -44,12 +43,12 @@ class BiasGradient final : public Pass {
   void run(const Operands& o, std::byte* workspace) const override {
     parallel_for(tasks_, slots_, [&](Index i, int slot) {
       const Index c0 = i * group_, channels = std::min(group_, size_[1] - c0);
-      std::byte* copy = workspace + slot * slot_bytes_;
+      T* copy = reinterpret_cast<T*>(workspace + slot * slot_bytes_);
       double total[kMostChannels] = {};
       if (small_)
-        add_planes(o.y, c0, channels, reinterpret_cast<T*>(copy), reinterpret_cast<T*>(copy + copy_bytes_), total);
+        add_planes(o.y, c0, channels, copy, total);
       else
-        add_blocks(o.y, c0, channels, reinterpret_cast<T*>(copy), total);
+        add_blocks(o.y, c0, channels, copy, total);
       store_row(kernel_set<double>(Isa::generic), advance(o.bias.data, o.bias.dtype, c0 * o.bias.stride[1]),
                 o.bias.dtype, o.bias.stride[1], total, channels);
     });
@@ -78,7 +77,8 @@ class BiasGradient final : public Pass {
           }
   }
 
-  void add_planes(const View& y, Index c0, Index channels, T* copy, T* sums, double* total) const {
+  void add_planes(const View& y, Index c0, Index channels, T* copy, double* total) const {
+    alignas(64) T sums[kRun];
     const Index planes = size_[0] * size_[2], plane = size_[3] * size_[4];
     for (Index i0 = 0; i0 < planes; i0 += kPlanes) {
       const Index count = std::min(kPlanes, planes - i0);
@@ -102,7 +102,7 @@ class BiasGradient final : public Pass {
 
   Index5 size_;
   const KernelSet<T>& kernels_;
-  Index width_, rows_, group_, tasks_, copy_bytes_, slot_bytes_;
+  Index width_, rows_, group_, tasks_, slot_bytes_;
   int slots_;
   bool in_place_, small_;
 };

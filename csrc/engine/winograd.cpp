@@ -8,8 +8,9 @@ namespace convbwd {
 namespace winograd {
 namespace {
 
-constexpr Costs kAdding{1.05, 7, {75, 520, 390}, {60, 400, 310}, {105, 240, 225}, 1, 1.35};  // where multipliers add
-constexpr Costs kBeside{1.16, 5, {20, 140, 105}, {3, 20, 16}, {55, 125, 120}};               // where others do
+constexpr Costs kAdding{1.05, 7, {75, 520, 390}, {60, 400, 310}, {105, 240, 225}, 1};  // where multipliers add
+constexpr Costs kBeside{1.16, 5, {20, 140, 105}, {3, 20, 16}, {55, 125, 120}};         // where others do
+constexpr double kNarrow = 1.35;  // of products with panels of one vector, which wait for their sums (by hand)
 
 template <class T>
 class Winograd final : public Tiled<T> {
@@ -50,8 +51,8 @@ class Winograd final : public Tiled<T> {
     const Costs& costs = adds_beside_products() ? kBeside : kAdding;
     const Index tiles = this->tiles(step_);
     const double waiting = prepack_ ? costs.waiting * std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
-    const double narrow = width_ == lanes_ ? costs.narrow : 1;  // one vector; direct passes have more rows then
-    const double scattered = to_x_ ? 1 : 1.5;                   // weights of a source channel do not follow each other
+    const double narrow = width_ == lanes_ && !halves_vectors() ? kNarrow : 1;  // direct passes have more rows then
+    const double scattered = to_x_ ? 1 : 1.5;  // weights of a source channel do not follow each other
     return costs.scale *
            ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), costs.writing) +
             this->sources() * this->relative_tiles(costs.source, cd_) +

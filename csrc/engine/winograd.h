@@ -130,7 +130,7 @@ struct Cycles {
 struct Costs {
   double scale, writing;
   Cycles source, other, weights;
-  double waiting = 0, narrow = 1;  // of x and y: few tiles for shared weights, panels of one vector
+  double waiting = 0;  // of x and y: few tiles for shared weights
 };
 
 /// What a pass is made with.
