@@ -298,7 +298,7 @@ TEST(WinogradPlan, TakesLargeTilesOnlyWhereCheaperAndInexactOnesOnlyWhereFast) {
     };
     const Problem wide = problem(1, 1, 64, 64, {1, 80, 128}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
     const Problem large = problem(2, 1, 64, 64, {1, 66, 66}, {1, 7, 7});
-    const Problem small = problem(56, 1, 64, 64, {1, 2, 16}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
+    const Problem small = problem(56, 1, 64, 64, {1, 2, 6}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
     EXPECT_EQ(transform_of(wide, Precision::default_), "exact F(4x4");
     EXPECT_EQ(transform_of(wide, Precision::fast), "F(4x4");
     EXPECT_EQ(transform_of(large, Precision::default_), "exact F(3x3");
