@@ -103,7 +103,7 @@ void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View
     Index s = 0, d = 0;
     for (int a = 0; a < count; ++a) s += i[a] * axes[a].src, d += i[a] * axes[a].dst;
     if (across) {
-      const Fetch fetch{ahead ? ahead : inner.src * inner.size > kFarElements ? kFetchAhead : 0};
+      const Fetch fetch{inner.src * inner.size > kFarElements ? kFetchAhead : ahead};
       for (Index r = 0; r < inner.size; r += kRows) {
         T* table[1] = {dst + d + r};
         const int rows = static_cast<int>(std::min<Index>(kRows, inner.size - r));

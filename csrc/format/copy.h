@@ -21,8 +21,8 @@ constexpr Index kFetchAhead = 128;
 template <class T>
 inline constexpr DType compute_dtype = sizeof(T) == 8 ? DType::float64 : DType::float32;
 
-/// dst[sum of i[a]*dst_stride[a]] = src[i] for every i < src.size, widened exactly. What lies `ahead` elements behind
-/// what is transposed is fetched for later, unless that is 0.
+/// dst[sum of i[a]*dst_stride[a]] = src[i] for every i < src.size, widened exactly. While it transposes, it fetches
+/// what follows in the rows of large blocks, and of small ones what lies `ahead` elements behind, unless that is 0.
 template <class T>
 void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View& src, Index ahead = 0);
 
