@@ -308,7 +308,7 @@ TEST_P(Kernels, DotsAddsProductsOfRows) {
   with_set([](const auto& set, auto zero) {
     using T = decltype(zero);
     Random random(2);
-    const std::vector<T> x = integers<T>(random, 900);
+    const std::vector<T> image = integers<T>(random, 900);
     for (const std::int64_t len : {0, 1, 7, 16, 31, 200})
       for (int m = 1; m <= set.dots_mr; ++m)
         for (int nt = 1; nt <= set.dots_nt; ++nt)
@@ -320,12 +320,15 @@ TEST_P(Kernels, DotsAddsProductsOfRows) {
                 a[static_cast<std::size_t>(i * (whole + 3) + p)] = static_cast<T>(random.integer(-4, 4));
             std::vector<std::ptrdiff_t> offset;
             for (int j = 0; j < nt; ++j) offset.push_back(random.integer(-300, 300));
+            std::vector<T> x = image;
+            const auto end = x.begin() + 300 + *std::max_element(offset.begin(), offset.end()) + len;
+            std::fill(end, x.end(), std::numeric_limits<T>::quiet_NaN());  // behind a column: must not be read
             const std::ptrdiff_t lda = falling ? -whole - 3 : whole + 3, ldo = nt + 2;
             const T* first = falling ? a.data() + (m - 1) * (whole + 3) : a.data();
             Memory<T> out(m * ldo), expected(m * ldo);
             out.fill(random);
             expected.copy(out);
-            plain::dots(1, m, nt, len, first, lda, x.data() + 300, offset.data(), expected.data(), ldo);
+            plain::dots(m, nt, len, first, lda, x.data() + 300, offset.data(), expected.data(), ldo);
             set.dots(m, nt, len, first, lda, x.data() + 300, offset.data(), out.data(), ldo);
             ASSERT_TRUE(out == expected) << "m=" << m << " nt=" << nt << " len=" << len;
           }

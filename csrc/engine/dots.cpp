@@ -40,6 +40,7 @@ class Dots final : public SlottedPass {
   struct Slot {
     T *x, *y, *part, *sums;
     Planes::Part *x_parts, *y_parts;
+    bool stays = false;  // x, where it is
   };
   struct Box {
     Index3 q0, q1;
@@ -60,7 +61,8 @@ class Dots final : public SlottedPass {
   Planes x_, y_;
   Index3 box_q_;
   std::vector<Call> calls_;
-  Index lead_ = 0;  // zeros before the first and behind the last pixel of y, for shifted rows
+  bool exact_ = true;  // no row is a tap that the window does not have
+  Index lead_ = 0;     // zeros before the first and behind the last pixel of y, for shifted rows
   Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, slabs_ = 1, batch_ = 1;
   Index slot_bytes_ = 0;
 };
@@ -77,6 +79,7 @@ void Dots<T>::list_calls() {
   const Problem& p = spec_.problem;
   const Index3 k = p.w;
   calls_.clear();
+  exact_ = true;
   lead_ = 0;
   const auto tap = [&](Index d, Index h, Index w) { return (d * k[1] + h) * k[2] + w; };
   const auto offset = [&](Index d, Index h, Index w) {
@@ -113,6 +116,7 @@ void Dots<T>::list_calls() {
           for (Index w = w0; w < std::min(w0 + ws, k[2]); ++w)
             taps.push_back(tap(d, h, w)), offsets.push_back(offset(d, h, w));
           const Index rows = std::min(m, ceil_div(k[2] - w0, ws));
+          exact_ &= rows * ws <= k[2] - w0;
           add(rows, -ws * p.dilation[2], ws, tap(d, h, k[2]), taps, offsets);
         }
   } else {  // rows are output channels
@@ -185,7 +189,8 @@ bool Dots<T>::plan() {
   const Index products = std::max<Index>(1, p.y_plane() * p.n * p.taps() * channels_ * p.co / slabs_);
   if (slabs_ == 1) {
     const Index channel_bytes = std::max<Index>(1, p.x_plane() * channels_) * static_cast<Index>(sizeof(T));
-    const Index wanted = std::max(kTaskProducts / products, p.n > 1 ? kRunBytes / channel_bytes : 1);
+    const Index wanted =  // those of the same image of y share its copy
+        std::max({kTaskProducts / products, p.n > 1 ? kRunBytes / channel_bytes : 1, channel_blocks_});
     batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, results / std::max<Index>(kMinTasks, 4 * spec_.threads)));
     for (measure(); slot_bytes_ > budget && batch_ > 1; measure()) batch_ = ceil_div(batch_, 2);
   }
@@ -210,9 +215,13 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
                       bool bordered) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
-  T* y = s.y + lead_;
-  y_.copy(kernels_, o.y, s.y_parts, n, g * p.co, p.co, y, bordered);
-  x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered);
+  const T* const y = s.y + lead_;
+  const Index first = g * p.ci + c0, apart = s.stays ? o.x.stride[1] : x_.channel();
+  const T* x = s.x;
+  if (s.stays)
+    x = static_cast<const T*>(o.x.data) + n * o.x.stride[0] + first * o.x.stride[1] + s.x_parts->at;
+  else
+    x_.copy(kernels_, o.x, s.x_parts, n, first, channels, s.x, bordered);
   const Index length = (b.q1[0] - b.q0[0] - 1) * x_.plane() + (b.q1[1] - b.q0[1] - 1) * x_.row() + b.q1[2] - b.q0[2];
   T tile[64];
   const auto dots = [&](Index m, int nt, Index count, const T* rows, Index lda, const T* columns, const Call& call,
@@ -222,8 +231,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
       kernels_.dots(static_cast<int>(m), nt, std::min(step, count - i), rows + i, lda, columns + i, call.offset.data(),
                     out, ldo);
   };
-  for (Index c = 0; c < channels; ++c) {
-    const T* x = s.x + c * x_.channel();
+  for (Index c = 0; c < channels; ++c, x += apart) {
     for (const Call& call : calls_) {
       const int nt = static_cast<int>(call.taps.size());
       if (call.m > 0) {
@@ -311,19 +319,27 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
     T* const sums = slabs_ > 1 ? shared + (first * slabs_ + slab) * pitch : s.sums;
     std::fill(sums, sums + (last - first) * sum_count(), T{});
     Index located = -1, bordered = 0;  // channels
+    bool bordered_y = false;
+    T* const y = s.y + lead_;
     for (Index u = slab * units / slabs_; u < (slab + 1) * units / slabs_; ++u) {
       const Box b = box(u / p.n);
       if (located != u / p.n) {
-        located = u / p.n, bordered = 0;
+        located = u / p.n, bordered = 0, bordered_y = false;
         x_.locate(o.x, b.q0, x_.size(), s.x_parts);
         y_.locate(o.y, b.q0, b.q1, s.y_parts);
+        s.stays = exact_ && o.x.dtype == compute_dtype<T> && s.x_parts->run;
       }
-      for (Index r = first; r < last; ++r) {
+      for (Index r = first, group = -1; r < last; ++r) {
+        if (group != r / channel_blocks_) {
+          group = r / channel_blocks_;
+          y_.copy(kernels_, o.y, s.y_parts, u % p.n, group * p.co, p.co, y, bordered_y);
+          bordered_y = true;
+        }
         const Index c0 = r % channel_blocks_ * channels_, channels = std::min(channels_, p.ci - c0);
         T* const behind_x = s.x + channels * x_.channel() + x_.slack();
         std::fill(behind_x, behind_x + lead_, T{});
         s.sums = sums + (r - first) * sum_count();
-        sum_box(o, u % p.n, r / channel_blocks_, c0, channels, b, s, channels == bordered);
+        sum_box(o, u % p.n, group, c0, channels, b, s, channels == bordered);
         bordered = channels;
       }
     }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/ahead.h"
 #include "engine/stack.h"
 
 namespace convbwd {
@@ -23,29 +24,6 @@ constexpr std::size_t kMostListed = 1 << 17;  // taps of all calls, 2 MiB of a p
 // and 14x14 pixels take 0.8 of the time (Emerald Rapids).
 constexpr Index kShortPlane = 2 << 10;
 constexpr Index kPacking = 256;  // pixels that a transposed weight is to meet: more images share a task until then
-
-/// Fetches a few lines of an image's results after each call of a kernel: they arrive while it computes. Fetched all at
-/// once they fill the processor's list of misses, and it waits.
-class Ahead {
-  static constexpr Index kLine = 64;
-
- public:
-  Ahead() = default;
-  /// Of channels that lie one behind the other; of others nothing.
-  explicit Ahead(const View& v) {
-    const Index plane = v.size[2] * v.size[3] * v.size[4];
-    if (!dense_planes(v) || v.stride[1] != plane) return;
-    at_ = static_cast<const std::byte*>(v.data);
-    lines_ = ceil_div(v.size[1] * plane * static_cast<Index>(size_of(v.dtype)), kLine);
-  }
-  void next(Index calls) {
-    for (Index left = ceil_div(lines_, calls); left > 0; --left, --lines_, at_ += kLine) __builtin_prefetch(at_);
-  }
-
- private:
-  const std::byte* at_ = nullptr;
-  Index lines_ = 0;
-};
 
 template <class T>
 class Lanes final : public GuardedPass {
@@ -85,6 +63,7 @@ class Lanes final : public GuardedPass {
   LanePlanes source_, results_, weights_;
   std::vector<Call> calls_;
   Index blocks_ = 1, batch_ = 1;
+  Index rows_ = 0;                    // of all calls
   bool far_ = false, short_ = false;  // images come from memory; so do results, in short planes
 };
 
@@ -136,7 +115,9 @@ bool Lanes<T>::plan() {
   batch_ = std::min(batch_, p.n);
   if (!share(blocks_ * ceil_div(p.n, batch_), 0, bytes)) return false;
   direct_ = make_rows(spec_, kernels_);
-  return direct_ && list_calls();
+  if (!direct_ || !list_calls()) return false;
+  for (const Call& c : calls_) rows_ += c.count[0] * c.count[1];
+  return true;
 }
 
 template <class T>
@@ -191,8 +172,6 @@ bool Lanes<T>::list_calls() {
 template <class T>
 void Lanes<T>::compute(const Slot& s, Ahead& ahead) const {
   const Index out = maps_[1].dst_step * results_.row(), in = maps_[1].src_step * source_.row();
-  Index left = 0;
-  for (const Call& c : calls_) left += c.count[0] * (short_ ? c.count[1] : 1);
   for (const Call& c : calls_)
     for (Index d = 0; d < c.count[0]; ++d)
       for (Index h = 0, rows = short_ ? 1 : c.count[1]; h < c.count[1]; h += rows) {
@@ -201,7 +180,7 @@ void Lanes<T>::compute(const Slot& s, Ahead& ahead) const {
                            s.source + c.from + d * maps_[0].src_step * source_.plane() + h * in, in,
                            maps_[2].src_step * source_.lanes, c.taps.data(), static_cast<Index>(c.taps.size()),
                            s.weights, c.accumulate);
-        ahead.next(left--);
+        ahead.next(rows);
       }
 }
 
@@ -237,7 +216,7 @@ void Lanes<T>::run(const Operands& o, std::byte* workspace) const {
     for (Index n = n0; n < std::min(n0 + batch_, p.n); ++n) {
       const View next = after(image, i, n);
       source_.copy(kernels_, block(image, n, i), far_ ? &next : nullptr, s.table, s.source);
-      Ahead ahead = short_ ? Ahead(block(destination, n, i)) : Ahead();
+      Ahead ahead = short_ ? Ahead(block(destination, n, i), rows_) : Ahead();
       compute(s, ahead);
       if (o.bias.data)
         for (T* r = s.results; r != s.results + results_.elements(); r += lanes)

@@ -3,8 +3,10 @@
 // or results are formed row by row where they belong (stack.h).
 // Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
 // Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
+#include <optional>
 #include <sstream>
 
+#include "engine/ahead.h"
 #include "engine/estimate.h"
 #include "engine/planes.h"
 #include "engine/stack.h"
@@ -15,6 +17,8 @@ namespace {
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
+// Of a call after which a few lines are fetched, in one and in rows: 9 of M = 3 and 4 of M = 3 or three of M = 4.
+constexpr Index kPiecePixels = 336, kPieceRows = 12;
 constexpr Index kWholeBlock = 8;  // results of the highest kernels, copied as vectors
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
@@ -49,9 +53,20 @@ class Rows final : public SlottedPass {
     Index row, plane, pitch;
     bool direct;  // in the image
   };
+  /// Fetched while results are computed: the source of the next ones, and their own place.
+  struct Fetches {
+    Ahead source, results;
+    void next(Index products) { source.next(products), results.next(products); }
+  };
+  std::pair<Index, Index> image_and_group(Index i) const {
+    const Problem& p = spec_.problem;
+    return batch_.image_by_image ? std::pair{i / p.groups, i % p.groups} : std::pair{i % p.n, i / p.n};
+  }
+  Index products(const PixelBox& b, Index channels) const;
+  View source_after(const View& image, Index task, Index image_number, Index k0) const;
   bool stores_directly(const View& destination, const PixelBox& b) const;
   void multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
-                const Results& to) const;
+                const Results& to, Fetches* fetches) const;
   void multiply_in_place(const View& image, const View& destination, const PixelBox& b, Index n, Index g, Index k0,
                          Index k, const Slot& slot) const;
 
@@ -278,7 +293,7 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
 
 template <class T>
 void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite,
-                       const Slot& slot, const Results& to) const {
+                       const Slot& slot, const Results& to, Fetches* fetches) const {
   const PhaseSet& s = sets_[set];
   const auto& offsets = offset_[set];
   const Index m = cd_ * s.members, row = planes_.row(), plane = planes_.plane();
@@ -293,8 +308,12 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
         const std::ptrdiff_t* const offset = offsets.data() + t;
         const bool accumulate = k0 + t > 0;
         const auto sum = [&](Index pixels, const T* source, T* results) {
-          kernels_.rows(block, pixels, source, offset, columns * height, w + t * block, results + m0 * to.pitch,
-                        to.pitch, accumulate);
+          for (Index q = 0, now = fetches ? kPiecePixels : pixels; q < pixels; q += now) {
+            now = std::min(now, pixels - q);
+            kernels_.rows(block, now, source + q, offset, columns * height, w + t * block, results + m0 * to.pitch + q,
+                          to.pitch, accumulate);
+            if (fetches) fetches->next(now * block * columns * height);
+          }
         };
         const bool stacked = stack.serves(m, e[1], e[2]);
         if (!stacked && !to.direct) return sum(length, slot.source, to.data);
@@ -303,8 +322,13 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
           T* const results = to.data + d * to.plane;
           for (Index h = 0; h < e[1] && !stacked; ++h) sum(e[2], source + h * row, results + h * to.row);
           for (Index h = 0; h < stack.step && stacked; ++h)
-            kernels_.stacked_rows(ceil_div(e[1] - h, stack.step), e[2], source + h * row, stack.step * row, offset,
-                                  columns, height, w + t, results + h * to.row, stack.step * to.row, accumulate);
+            for (Index r = h, rows = 0; r < e[1]; r += rows * stack.step) {
+              rows = ceil_div(e[1] - r, stack.step);
+              if (fetches) rows = std::min(rows, kPieceRows);
+              kernels_.stacked_rows(rows, e[2], source + r * row, stack.step * row, offset, columns, height, w + t,
+                                    results + r * to.row, stack.step * to.row, accumulate);
+              if (fetches) fetches->next(rows * e[2] * columns * height);
+            }
         }
       });
       continue;
@@ -379,11 +403,44 @@ void Rows<T>::multiply_in_place(const View& image, const View& destination, cons
 }
 
 template <class T>
+Index Rows<T>::products(const PixelBox& b, Index channels) const {
+  Index products = 0;
+  for (const PhaseSet& s : sets_) {
+    const Index3 e = b.extent(s);
+    products += s.members * s.taps * e[0] * e[1] * e[2];
+  }
+  return products * cd_ * channels;
+}
+
+// What is read after a chunk of an image: the next one, the first one of the next image, or that of the next task.
+template <class T>
+View Rows<T>::source_after(const View& image, Index task, Index image_number, Index k0) const {
+  const Index images = spec_.problem.n * spec_.problem.groups;
+  k0 += chunk_;
+  if (k0 >= cs_) {
+    k0 = 0;
+    if (++image_number == std::min((task / boxes_ + 1) * batch_.images, images)) {
+      task = std::min(task + 1, tasks_ - 1);
+      image_number = task / boxes_ * batch_.images;
+    }
+  }
+  const auto [n, g] = image_and_group(image_number);
+  const PixelBox b = pixel_box(task % boxes_, count_, box_q_);
+  Index5 at{n, g * cs_ + k0, 0, 0, 0}, size{1, std::min(chunk_, cs_ - k0), 0, 0, 0};
+  for (std::size_t a = 0; a < 3; ++a) {
+    at[a + 2] = std::min(b.q0[a] * maps_[a].src_step, image.size[a + 2]);
+    size[a + 2] = std::min(b.q1[a] * maps_[a].src_step, image.size[a + 2]) - at[a + 2];
+  }
+  return image.at(at, size);
+}
+
+template <class T>
 void Rows<T>::run(const Operands& o, std::byte* workspace) const {
   const View &image = to_x_ ? o.y : o.x, &destination = to_x_ ? o.x : o.y;
   const Problem& p = spec_.problem;
   const Index images = p.n * p.groups;
   const auto in_place = [&](const View& v) { return v.dtype == compute_dtype<T> && in_runs(v, box_q_); };
+  const bool far = bytes_of(image) + bytes_of(destination) > kFromMemory;
   const bool copied = !plain_ || o.bias.data || !in_place(image) || !in_place(destination);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const PixelBox b = pixel_box(i % boxes_, count_, box_q_);
@@ -396,10 +453,17 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     Index bordered = 0;  // source channels
     bool finite = true;
     for (Index image_number = begin; image_number < end; ++image_number) {
-      const Index g = batch_.image_by_image ? image_number % p.groups : image_number / p.n;
-      const Index n = batch_.image_by_image ? image_number / p.groups : image_number % p.n;
+      const auto [n, g] = image_and_group(image_number);
+      std::optional<Fetches> fetches;
+      if (far && !(direct && cd_ == 1)) {
+        const auto at = b.positions(maps_);
+        fetches.emplace().results = Ahead(destination.at({n, g * cd_, at[0].begin, at[1].begin, at[2].begin},
+                                                         {1, cd_, at[0].size(), at[1].size(), at[2].size()}),
+                                          products(b, cs_));
+      }
       for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
         const Index k = std::min(chunk_, cs_ - k0);
+        if (fetches) fetches->source = Ahead(source_after(image, i, image_number, k0), products(b, k));
         if (g != packed || chunk_ < cs_) finite = pack(o.w, packed = g, k0, k, slot);
         if (!copied) {
           multiply_in_place(image, destination, b, n, g, k0, k, slot);
@@ -416,7 +480,8 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
           const PhaseSet& s = sets_[set];
           if (s.taps == 0) continue;
           const Index3 e = b.extent(s);
-          if (e[0] && e[1] && e[2]) multiply(set, b, k0, k, weights, finite, slot, results);
+          if (e[0] && e[1] && e[2])
+            multiply(set, b, k0, k, weights, finite, slot, results, fetches ? &*fetches : nullptr);
           results.data += cd_ * s.members * pitch_;
           weights += cd_ * s.members * k * s.taps;
         }

@@ -210,6 +210,8 @@ void interleave(T* dst, std::ptrdiff_t ldd, const T* const* sources, std::int64_
     std::int64_t i = 0;
     for (; i + 2 * L <= n; i += 2 * L) {
       const V<T> a = loadu(even + i / 2), b = loadu(odd + i / 2);
+      __builtin_prefetch(dst + i + 512, 1);
+      __builtin_prefetch(dst + i + L + 512, 1);
       storeu(dst + i, zip<T, false>(a, b));
       storeu(dst + i + L, zip<T, true>(a, b));
     }
@@ -382,22 +384,32 @@ template <class T, int M, int N>
 void dots_tile(std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, const std::ptrdiff_t* offset, T* out,
                std::ptrdiff_t ldo) {
   constexpr int L = Vec<T>::lanes;
+  // Columns may lie in memory that no prefetcher has foreseen: with them fetched, 32 channels 372x372, 3x3, take 0.7 of
+  // the time, and those in a cache as long as without (Zen 5).
+  constexpr int kAhead = 1024;
   const T* p[N];
   UNROLL for (int j = 0; j < N; ++j) p[j] = x + offset[j];
   V<T> acc[M][N];
   UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < N; ++j) acc[i][j] = V<T>{};
-  for (std::int64_t k = 0; k < len; k += L) {
+  const auto add = [&](std::int64_t k, const auto& column) __attribute__((always_inline)) {
     V<T> f[M];
     UNROLL for (int i = 0; i < M; ++i) {
       f[i] = loadu(a + i * lda + k);
       KEEP(f[i]);
     }
     UNROLL for (int j = 0; j < N; ++j) {
-      V<T> v = loadu(p[j] + k);
+      V<T> v = column(p[j] + k);
       if constexpr (M > 1) KEEP(v);
       UNROLL for (int i = 0; i < M; ++i) acc[i][j] += f[i] * v;
     }
+  };
+  std::int64_t k = 0;
+  for (; k + L <= len; k += L) {
+    __builtin_prefetch(p[0] + k + kAhead);
+    add(k, [](const T* c) __attribute__((always_inline)) { return loadu(c); });
   }
+  if (const int rest = static_cast<int>(len - k); rest > 0)
+    add(k, [=](const T* c) __attribute__((always_inline)) { return load_part(c, rest); });
   UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < N; ++j) out[i * ldo + j] += sum_lanes<T>(acc[i][j]);
 }
 

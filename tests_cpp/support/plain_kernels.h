@@ -53,12 +53,12 @@ void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_
 }
 
 template <class T>
-void dots(int lanes, int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
-          const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo) {
+void dots(int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, const std::ptrdiff_t* offset,
+          T* out, std::ptrdiff_t ldo) {
   for (int i = 0; i < m; ++i)
     for (int j = 0; j < nt; ++j) {
       T sum{};
-      for (std::int64_t p = 0; p < (len + lanes - 1) / lanes * lanes; ++p) sum += a[i * lda + p] * x[offset[j] + p];
+      for (std::int64_t p = 0; p < len; ++p) sum += a[i * lda + p] * x[offset[j] + p];
       out[i * ldo + j] += sum;
     }
 }
@@ -186,10 +186,7 @@ const KernelSet<T>& set(const char* name) {
     k.rows = rows<T>;
     k.rows_mr = Lanes;
     k.stacked_rows = stacked_rows<T>;
-    k.dots = [](int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
-                const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo) {
-      dots(1, m, nt, len, a, lda, x, offset, out, ldo);  // the engine's zeros suit vectors that divide a cache line
-    };
+    k.dots = dots<T>;
     k.dots_mr = 2;
     k.dots_nt = Lanes;
     k.depthwise = [](std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep,

@@ -1,0 +1,44 @@
+// Layer engine: fetching what will be read or written next while a kernel computes.
+#pragma once
+
+#include "engine/axis.h"
+#include "format/copy.h"
+
+namespace convbwd {
+
+/// Fetches a few lines of a block of an image after each call of a kernel: they arrive while it computes. Fetched all
+/// at once they fill the processor's list of misses, and it waits.
+class Ahead {
+  static constexpr Index kLine = 64;
+
+ public:
+  Ahead() = default;
+  /// Of a block whose channels are runs in memory, while so much work is done; of others nothing.
+  Ahead(const View& v, Index work) {
+    const Index plane = v.size[3] * v.size[4];
+    if (!v.plain() || v.stride[4] != 1 || v.stride[3] != v.size[4] || (v.size[2] > 1 && v.stride[2] != plane)) return;
+    const auto item = static_cast<Index>(size_of(v.dtype));
+    Index run = v.size[2] * plane, runs = v.size[1];
+    if (v.stride[1] == run) run *= runs, runs = 1;
+    at_ = static_cast<const std::byte*>(v.data);
+    run_ = left_ = ceil_div(run * item, kLine);
+    jump_ = v.stride[1] * item - run_ * kLine;
+    lines_ = run_ * runs;
+    share_ = static_cast<double>(lines_) / static_cast<double>(std::max<Index>(1, work));
+  }
+  /// After so much of it.
+  void next(Index work) {
+    for (due_ += static_cast<double>(work) * share_; due_ >= 1 && lines_ > 0; --due_, --lines_) {
+      __builtin_prefetch(at_);
+      at_ += kLine;
+      if (--left_ == 0) at_ += jump_, left_ = run_;
+    }
+  }
+
+ private:
+  const std::byte* at_ = nullptr;
+  Index lines_ = 0, run_ = 0, left_ = 0, jump_ = 0;
+  double share_ = 0, due_ = 0;
+};
+
+}  // namespace convbwd
