@@ -1,7 +1,8 @@
 // Unknown w with few output channels in a group, depthwise above all: dot products along the pixels of zero-bordered
-// flat copies of both images. With a single output channel the rows of a tile are one image shifted by a tap each, so
-// that every vector is loaded once for several taps. A zero of the border may meet what is not finite in the other
-// image: a box whose sums are not finite is summed again, product by product.
+// flat copies of both images, or of the images where they are such already. With a single output channel the rows of a
+// tile are one image shifted by a tap each, so that every vector is loaded once for several taps; with others they are
+// output channels, and the columns those taps of several input channels that fill the tile. A zero of the border may
+// meet what is not finite in the other image: a box whose sums are not finite is summed again, product by product.
 #include <cmath>
 #include <sstream>
 
@@ -15,6 +16,9 @@ constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
 // Of an image that are read in a run: sums of several channels are formed side by side where there are many images. One
 // channel each of 128 images (56x56, 88 channels) takes 3 times as long (Zen 5).
 constexpr Index kRunBytes = 128 << 10;
+constexpr Index kMostColumns = 64;  // of a tile, and results
+// Of a box whose tiles hold several input channels: these stay in the nearest cache for all output channels.
+constexpr Index kBoxPixels = 1024;
 constexpr Index kMinTasks = 8;
 constexpr Index kStraight = 256;  // vectors of a sum: 406 had 1.9 times PyTorch's error, adding lanes up costs time
 
@@ -28,8 +32,8 @@ class Dots final : public SlottedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  // One call of the kernel for every input channel: rows i < m of the tile are tap `first + i*stride`, or output
-  // channels where the tile is not shifted; columns j < nt are the taps in `taps`.
+  // One call of the kernel for every `together_` input channels: rows i < m of the tile are tap `first + i*stride`, or
+  // output channels where the tile is not shifted; columns j < nt are the taps in `taps`, of each of the channels.
   struct Call {
     Index m, lda;
     std::vector<Index> taps;
@@ -40,19 +44,28 @@ class Dots final : public SlottedPass {
   struct Slot {
     T *x, *y, *part, *sums;
     Planes::Part *x_parts, *y_parts;
-    bool stays = false;  // x, where it is
+    bool x_stays = false, y_stays = false;  // where they are
   };
   struct Box {
     Index3 q0, q1;
   };
 
+  // From the first pixel of a box to the last one, in a flat copy.
+  Index length(const Box& b) const {
+    return (b.q1[0] - b.q0[0] - 1) * x_.plane() + (b.q1[1] - b.q0[1] - 1) * x_.row() + b.q1[2] - b.q0[2];
+  }
+  // Whether every box of an image of a pointwise problem is read where it is.
+  bool stays(const View& v) const {
+    const bool row = box_q_[0] * box_q_[1] == 1 && v.plain() && v.stride[4] == 1;
+    return spec_.problem.pointwise() && v.dtype == compute_dtype<T> && (row || in_runs(v, box_q_));
+  }
   Slot carve(Carver& carver) const;
-  void measure();
+  void measure(const Operands& o);
   void list_calls();
   Box box(Index i) const;
   void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
                bool bordered) const;
-  void sum_carefully(const Box& b, const T* x, const T* y, T* part) const;
+  void sum_carefully(const Box& b, const T* x, const T* y, Index y_channel, T* part, Index row) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
 
@@ -61,7 +74,10 @@ class Dots final : public SlottedPass {
   Planes x_, y_;
   Index3 box_q_;
   std::vector<Call> calls_;
+  Index together_ = 1;
+  bool copies_x_ = true, copies_y_ = true;
   bool exact_ = true;  // no row is a tap that the window does not have
+  Index reach_ = 0;    // of the last tap, where x is not split by remainder
   Index lead_ = 0;     // zeros before the first and behind the last pixel of y, for shifted rows
   Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, slabs_ = 1, batch_ = 1;
   Index slot_bytes_ = 0;
@@ -81,12 +97,14 @@ void Dots<T>::list_calls() {
   calls_.clear();
   exact_ = true;
   lead_ = 0;
+  together_ = 1;
   const auto tap = [&](Index d, Index h, Index w) { return (d * k[1] + h) * k[2] + w; };
   const auto offset = [&](Index d, Index h, Index w) {
     return static_cast<std::ptrdiff_t>(
         x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
                    w * p.dilation[2] - p.pad_before[2]}));
   };
+  reach_ = std::max<Index>(0, offset(k[0] - 1, k[1] - 1, k[2] - 1) - offset(0, 0, 0));
   const auto add = [&](Index m, Index lda, Index row_tap, Index last, std::vector<Index> taps,
                        std::vector<std::ptrdiff_t> offsets) {
     lead_ = std::max(lead_, (m - 1) * -lda);
@@ -120,6 +138,7 @@ void Dots<T>::list_calls() {
           add(rows, -ws * p.dilation[2], ws, tap(d, h, k[2]), taps, offsets);
         }
   } else {  // rows are output channels
+    together_ = std::max<Index>(1, nt / p.taps());
     for (Index t0 = 0; t0 < p.taps(); t0 += nt) {
       std::vector<Index> taps;
       std::vector<std::ptrdiff_t> offsets;
@@ -135,9 +154,9 @@ void Dots<T>::list_calls() {
 template <class T>
 typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
   Slot s{};
-  s.x = carver.take<T>(channels_ * x_.channel() + x_.slack() + lead_);
-  s.y = carver.take<T>(lead_ + spec_.problem.co * y_.channel() + y_.slack() + lead_);
-  s.part = carver.take<T>(spec_.problem.co * spec_.problem.taps());
+  if (copies_x_) s.x = carver.take<T>(channels_ * x_.channel() + x_.slack() + lead_);
+  if (copies_y_) s.y = carver.take<T>(lead_ + spec_.problem.co * y_.channel() + y_.slack() + lead_);
+  s.part = carver.take<T>(spec_.problem.co * together_ * spec_.problem.taps());
   s.x_parts = carver.take<Planes::Part>(x_.parts());
   s.y_parts = carver.take<Planes::Part>(y_.parts());
   if (slabs_ == 1) s.sums = carver.take<T>(batch_ * sum_count());
@@ -145,10 +164,11 @@ typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
 }
 
 template <class T>
-void Dots<T>::measure() {
+void Dots<T>::measure(const Operands& o) {
   x_ = Planes(maps_, box_q_);
   y_ = Planes(x_, spec_.problem.y);
   list_calls();
+  copies_x_ = !stays(o.x), copies_y_ = !stays(o.y);
   Carver carver;
   carve(carver);
   slot_bytes_ = static_cast<Index>(carver.used());
@@ -159,8 +179,16 @@ void Dots<T>::measure() {
 template <class T>
 bool Dots<T>::plan() {
   const Problem& p = spec_.problem;
+  const Operands dense = densely(spec_.operands);
   const Index budget = static_cast<Index>(spec_.budget), limit = std::min(budget, kBoxBytes);
-  for (measure(); slot_bytes_ > limit; measure()) {
+  measure(dense);
+  if (together_ > 1) {
+    const Index pixels = p.co > kernels_.dots_mr ? kBoxPixels : 2 * kBoxPixels;
+    Index inner = 1;
+    for (std::size_t a = 3; a-- > 0; inner *= p.y[a])
+      box_q_[a] = ceil_div(p.y[a], ceil_div(p.y[a], std::max<Index>(1, pixels / inner)));
+  }
+  for (measure(dense); slot_bytes_ > limit; measure(dense)) {
     if (channels_ > 1 && channels_ * x_.channel() > p.co * y_.channel())
       channels_ = ceil_div(channels_, 2);
     else if (box_q_[0] > 1)
@@ -185,16 +213,22 @@ bool Dots<T>::plan() {
   const Index sum_bytes = round_up(sum_count() * static_cast<Index>(sizeof(T)), 64);
   if (results < kMinTasks)
     slabs_ = std::clamp<Index>(std::min(ceil_div(kMinTasks, results), budget / 2 / (results * sum_bytes)), 1, units);
-  measure();
+  measure(dense);
   const Index products = std::max<Index>(1, p.y_plane() * p.n * p.taps() * channels_ * p.co / slabs_);
   if (slabs_ == 1) {
     const Index channel_bytes = std::max<Index>(1, p.x_plane() * channels_) * static_cast<Index>(sizeof(T));
     const Index wanted =  // those of the same image of y share its copy
         std::max({kTaskProducts / products, p.n > 1 ? kRunBytes / channel_bytes : 1, channel_blocks_});
     batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, results / std::max<Index>(kMinTasks, 4 * spec_.threads)));
-    for (measure(); slot_bytes_ > budget && batch_ > 1; measure()) batch_ = ceil_div(batch_, 2);
+    for (measure(dense); slot_bytes_ > budget && batch_ > 1; measure(dense)) batch_ = ceil_div(batch_, 2);
   }
-  return share(ceil_div(results, batch_) * slabs_, slabs_ > 1 ? results * slabs_ * sum_bytes : 0, slot_bytes_);
+  const auto fits = [&] {
+    return share(ceil_div(results, batch_) * slabs_, slabs_ > 1 ? results * slabs_ * sum_bytes : 0, slot_bytes_);
+  };
+  if (!fits()) return false;
+  measure(spec_.operands);
+  fits();
+  return true;
 }
 
 template <class T>
@@ -215,28 +249,30 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
                       bool bordered) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
-  const T* const y = s.y + lead_;
-  const Index first = g * p.ci + c0, apart = s.stays ? o.x.stride[1] : x_.channel();
-  const T* x = s.x;
-  if (s.stays)
-    x = static_cast<const T*>(o.x.data) + n * o.x.stride[0] + first * o.x.stride[1] + s.x_parts->at;
-  else
-    x_.copy(kernels_, o.x, s.x_parts, n, first, channels, s.x, bordered);
-  const Index length = (b.q1[0] - b.q0[0] - 1) * x_.plane() + (b.q1[1] - b.q0[1] - 1) * x_.row() + b.q1[2] - b.q0[2];
-  T tile[64];
-  const auto dots = [&](Index m, int nt, Index count, const T* rows, Index lda, const T* columns, const Call& call,
-                        T* out, Index ldo) {
+  const auto place = [](const View& v, const Planes::Part* parts, Index n_, Index c) {
+    return static_cast<const T*>(v.data) + n_ * v.stride[0] + c * v.stride[1] + parts->at;
+  };
+  const Index x_channel = s.x_stays ? o.x.stride[1] : x_.channel(),
+              y_channel = s.y_stays ? o.y.stride[1] : y_.channel();
+  const T* const y = s.y_stays ? place(o.y, s.y_parts, n, g * p.co) : s.y + lead_;
+  const T* x = s.x_stays ? place(o.x, s.x_parts, n, g * p.ci + c0) : s.x;
+  if (!s.x_stays) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered);
+  const Index length = this->length(b);
+  T tile[kMostColumns];
+  const auto dots = [&](Index m, int nt, Index count, const T* rows, Index lda, const T* columns,
+                        const std::ptrdiff_t* offset, T* out, Index ldo) {
     const Index step = round_up(ceil_div(count, ceil_div(count, kStraight * kernels_.lanes)), kernels_.lanes);
     for (Index i = 0; i < count; i += step)
-      kernels_.dots(static_cast<int>(m), nt, std::min(step, count - i), rows + i, lda, columns + i, call.offset.data(),
-                    out, ldo);
+      kernels_.dots(static_cast<int>(m), nt, std::min(step, count - i), rows + i, lda, columns + i, offset, out, ldo);
   };
-  for (Index c = 0; c < channels; ++c, x += apart) {
+  for (Index c = 0, now = 0; c < channels; c += now, x += now * x_channel) {
+    now = std::min(together_, channels - c);
+    const Index results = now * taps;
     for (const Call& call : calls_) {
       const int nt = static_cast<int>(call.taps.size());
       if (call.m > 0) {
         std::fill(tile, tile + call.m * nt, T{});
-        dots(call.m, nt, length + (call.m - 1) * -call.lda, y, call.lda, x, call, tile, nt);
+        dots(call.m, nt, length + (call.m - 1) * -call.lda, y, call.lda, x, call.offset.data(), tile, nt);
         for (Index i = 0; i < call.m; ++i)
           for (Index j = 0; j < nt; ++j) {
             const Index t = call.taps[static_cast<std::size_t>(j)] + i * call.row_tap;
@@ -244,22 +280,31 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
           }
         continue;
       }
+      std::array<std::ptrdiff_t, kMostColumns> offset;
+      for (Index j = 0; j < now * nt; ++j)
+        offset[static_cast<std::size_t>(j)] = j / nt * x_channel + call.offset[static_cast<std::size_t>(j % nt)];
       for (Index m0 = 0; m0 < p.co; m0 += kernels_.dots_mr) {
         const Index m = std::min<Index>(kernels_.dots_mr, p.co - m0);
-        T* part = s.part + m0 * taps + call.taps[0];
-        for (Index i = 0; i < m; ++i) std::fill(part + i * taps, part + i * taps + nt, T{});
-        dots(m, nt, length, y + m0 * y_.channel(), y_.channel(), x, call, part, taps);
+        T* part = s.part + m0 * results + call.taps[0];
+        for (Index i = 0; i < m; ++i) std::fill_n(part + i * results, now * nt, T{});
+        dots(m, static_cast<int>(now) * nt, length, y + m0 * y_channel, y_channel, x, offset.data(), part, results);
       }
     }
-    if (!all_finite(s.part, p.co * taps)) sum_carefully(b, x, y, s.part);
+    const auto finite = [&](Index i) {
+      bool all = true;
+      for (Index m = 0; m < p.co; ++m) all &= all_finite(s.part + m * results + i * taps, taps);
+      return all;
+    };
+    for (Index i = 0; i < now; ++i)
+      if (!finite(i)) sum_carefully(b, x + i * x_channel, y, y_channel, s.part + i * taps, results);
     for (Index m = 0; m < p.co; ++m)
-      for (Index t = 0; t < taps; ++t) s.sums[(m * channels_ + c) * taps + t] += s.part[m * taps + t];
+      for (Index t = 0; t < results; ++t) s.sums[(m * channels_ + c) * taps + t] += s.part[m * results + t];
   }
 }
 
-// part[output channel][tap] of one input channel, from products of pairs that exist.
+// part[output channel][tap] of one input channel, rows of so many elements, from products of pairs that exist.
 template <class T>
-void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, T* part) const {
+void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, Index y_channel, T* part, Index row) const {
   const Problem& p = spec_.problem;
   Index t = 0;
   for (Index d = 0; d < p.w[0]; ++d)
@@ -279,9 +324,9 @@ void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, T* part) const
             for (Index j = from[1]; j < to[1]; ++j)
               for (Index k = from[2]; k < to[2]; ++k) {
                 const Index at = i * x_.plane() + j * x_.row() + k;
-                sum += y[m * y_.channel() + at] * x[x_.offset(offset) + at];
+                sum += y[m * y_channel + at] * x[x_.offset(offset) + at];
               }
-          part[m * p.taps() + t] = sum;
+          part[m * row + t] = sum;
         }
       }
 }
@@ -312,32 +357,36 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
     const Index slab = i % slabs_;
     Carver carver(slot(workspace, number));
     Slot s = carve(carver);
-    std::fill(s.y, s.y + lead_, T{});
-    T* behind_y = s.y + lead_ + p.co * y_.channel() + y_.slack();
-    std::fill(behind_y, behind_y + lead_, T{});
+    if (lead_ > 0) {
+      std::fill(s.y, s.y + lead_, T{});
+      T* behind_y = s.y + lead_ + p.co * y_.channel() + y_.slack();
+      std::fill(behind_y, behind_y + lead_, T{});
+    }
     const Index first = i / slabs_ * batch_, last = std::min(first + batch_, results);
     T* const sums = slabs_ > 1 ? shared + (first * slabs_ + slab) * pitch : s.sums;
     std::fill(sums, sums + (last - first) * sum_count(), T{});
     Index located = -1, bordered = 0;  // channels
     bool bordered_y = false;
-    T* const y = s.y + lead_;
     for (Index u = slab * units / slabs_; u < (slab + 1) * units / slabs_; ++u) {
       const Box b = box(u / p.n);
       if (located != u / p.n) {
         located = u / p.n, bordered = 0, bordered_y = false;
         x_.locate(o.x, b.q0, x_.size(), s.x_parts);
         y_.locate(o.y, b.q0, b.q1, s.y_parts);
-        s.stays = exact_ && o.x.dtype == compute_dtype<T> && s.x_parts->run;
+        s.x_stays = exact_ && o.x.dtype == compute_dtype<T> && s.x_parts->run >= length(b) + reach_;
+        s.y_stays = lead_ == 0 && o.y.dtype == compute_dtype<T> && s.y_parts->run >= length(b);
       }
       for (Index r = first, group = -1; r < last; ++r) {
         if (group != r / channel_blocks_) {
           group = r / channel_blocks_;
-          y_.copy(kernels_, o.y, s.y_parts, u % p.n, group * p.co, p.co, y, bordered_y);
+          if (!s.y_stays) y_.copy(kernels_, o.y, s.y_parts, u % p.n, group * p.co, p.co, s.y + lead_, bordered_y);
           bordered_y = true;
         }
         const Index c0 = r % channel_blocks_ * channels_, channels = std::min(channels_, p.ci - c0);
-        T* const behind_x = s.x + channels * x_.channel() + x_.slack();
-        std::fill(behind_x, behind_x + lead_, T{});
+        if (copies_x_) {
+          T* const behind_x = s.x + channels * x_.channel() + x_.slack();
+          std::fill(behind_x, behind_x + lead_, T{});
+        }
         s.sums = sums + (r - first) * sum_count();
         sum_box(o, u % p.n, group, c0, channels, b, s, channels == bordered);
         bordered = channels;

@@ -316,11 +316,15 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
       p.y[0] > 1 ? static_cast<double>(p.y[0]) * flat(1) * flat(2) : static_cast<double>(p.y[1]) * flat(2);
   // Rows of tiles are output channels, or taps along h where there is one.
   const Index down = p.co == 1 && p.stride[1] == 1 ? p.w[1] : 1, rows = p.co * down, columns = p.taps() / down;
+  // Few taps share tiles with those of other channels.
+  const Index together = down == 1 ? std::clamp<Index>(kernels.dots_nt / columns, 1, p.ci) : 1,
+              all = together * columns;
   double tiles = 0;
   for (Index m0 = 0; m0 < rows; m0 += kernels.dots_mr)
-    for (Index n0 = 0; n0 < columns; n0 += kernels.dots_nt)
-      tiles += tile_cycles(std::min<Index>(kernels.dots_mr, rows - m0), std::min<Index>(kernels.dots_nt, columns - n0),
-                           kernels);
+    for (Index n0 = 0; n0 < all; n0 += kernels.dots_nt)
+      tiles += tile_cycles(std::min<Index>(kernels.dots_mr, rows - m0), std::min<Index>(kernels.dots_nt, all - n0),
+                           kernels) /
+               static_cast<double>(together);
   const double copied = p.pointwise() ? 0
                                       : kSource * static_cast<double>(p.ci * p.x_plane()) +
                                             kCopied * static_cast<double>(p.co * p.y_plane());
@@ -392,16 +396,28 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
   if (of_w && outer_product(p)) return std::max(p.ci, p.co) <= kFewChannels;
   const bool exchanges = of_w && exchanges_roles(p, kernels);
-  // Pointwise problems may be read in place, depthwise ones are compared with lanes. Of others, wider results were
-  // hardly ever quicker so.
-  const Index most = p.pointwise() || p.depthwise() ? 1 : of_w ? 8 : spec.unknown == Unknown::x ? 4 : 3;
+  // Pointwise problems may be read in place, depthwise ones are compared with lanes. Wider results were hardly ever
+  // quicker so.
+  const Index most = p.depthwise() || (p.pointwise() && !of_w) ? 1
+                     : p.pointwise()                           ? 3
+                     : of_w                                    ? 8
+                     : spec.unknown == Unknown::x              ? 4
+                                                               : 3;
   if (width > most * kFewChannels) return false;
-  if ((p.pointwise() && !exchanges) || p.depthwise()) return true;
+  if ((p.pointwise() && !exchanges && width <= kFewChannels) || p.depthwise()) return true;
   if (!of_w) return rows_pass_cycles(spec, kernels) < gather_pass_cycles(spec, kernels);
   // Steps through an image from memory are fetched ahead by dots. gather_weights waits, and is no quicker than this
   // where results leave lanes idle (Zen 5: groups of 8 and 12 channels, 56x56 and 112x112 pixels).
   constexpr double kSteps = 1.25;
   const double bytes = static_cast<double>(p.n * p.groups * p.ci) * static_cast<double>(p.x_plane()) * sizeof(T);
+  if (p.pointwise()) {
+    // Where packed columns fill vectors, or so many rows come from beyond the caches, gather_weights takes 0.6 to 0.9
+    // of the time of dots, whatever the estimates say (Zen 5, 160 problems of 16 to 192 channels).
+    constexpr Index kManyRows = 64;
+    constexpr double kCached = 8 << 20;
+    const bool fills = (exchanges ? p.ci : p.co) % kernels.lanes == 0 && std::max(p.ci, p.co) > kernels.lanes;
+    if (fills || (p.ci > kManyRows && bytes > kCached)) return false;
+  }
   const double waits = p.stride != Index3{1, 1, 1} && bytes > kFar && p.co < kernels.lanes ? kSteps : 1;
   return dots_cycles(p, kernels) < waits * gather_weights_cycles(exchanges ? exchanged(p) : p, kernels);
 }

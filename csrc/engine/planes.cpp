@@ -59,9 +59,14 @@ void Planes::locate(const View& image, const Index3& q0, const Index3& end, Part
     return Range{begin, std::clamp<Index>(ceil_div(std::min(x.src, end[a]) - first, x.step), begin, extent_[a])};
   };
   const auto step = [&](std::size_t a) { return axes_[a].step * image.stride[a + 2]; };
-  const auto whole = [&](const Range& r, std::size_t a) { return r.begin == 0 && r.end == extent_[a]; };
-  const bool one = this->parts() == 1 && image.plain() && step(2) == 1 && (extent_[1] == 1 || step(1) == row()) &&
-                   (extent_[0] == 1 || step(0) == plane());
+  const bool dense = this->parts() == 1 && image.plain() && step(2) == 1 && (extent_[1] == 1 || step(1) == row()) &&
+                     (extent_[0] == 1 || step(0) == plane());
+  const auto run = [&](const Part& p) {
+    if (!dense || p.d.begin > 0 || p.h.begin > 0 || p.w.begin > 0) return Index{0};
+    if (p.w.end < row()) return plane() * extent_[0] == row() ? p.w.end : 0;
+    if (p.h.end < extent_[1]) return extent_[0] == 1 ? p.h.end * row() : 0;
+    return p.d.end * plane();
+  };
   for (const Index rd : axes_[0].residue)
     for (const Index rh : axes_[1].residue)
       for (const Index rw : axes_[2].residue) {
@@ -69,7 +74,7 @@ void Planes::locate(const View& image, const Index3& q0, const Index3& end, Part
         parts->d = range(0, rd, parts->at);
         parts->h = range(1, rh, parts->at);
         parts->w = range(2, rw, parts->at);
-        parts->run = one && whole(parts->d, 0) && whole(parts->h, 1) && whole(parts->w, 2);
+        parts->run = run(*parts);
         ++parts;
       }
 }
@@ -82,8 +87,8 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
   const bool far = from_memory(image) && image.stride[4] == 1;
   const Index ahead = far ? image.stride[1] : 0;  // the next channel
   const auto split = static_cast<std::ptrdiff_t>(axes_[2].residue.size());
-  if (parts->run) {
-    const Index length = extent_[0] * plane(), at = n * image.stride[0] + c * image.stride[1] + parts->at;
+  if (const Index length = extent_[0] * plane(); parts->run == length) {
+    const Index at = n * image.stride[0] + c * image.stride[1] + parts->at;
     pad(dst, channel_, advance(image.data, image.dtype, at), image.stride[1], 1, channels, 0, length,
         bordered ? 0 : channel_ - length, ahead);
     if (bordered) return;

@@ -33,7 +33,7 @@ class Planes {
   struct Part {
     Range d, h, w;  // places of the flat copy that exist in the image
     Index at;       // offset of the first of them in a channel of the image
-    bool run;       // whether they are all, and lie in the image as they do in the copy
+    Index run;      // so many elements of the copy lie in the image as they do there, from the first on
   };
   Index parts() const;
   /// Fills `parts` for pixels from q0 on; positions from `end` on count as outside.

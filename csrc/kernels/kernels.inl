@@ -380,6 +380,28 @@ INLINE T sum_lanes(V<T> v) {
     return v[0];
 }
 
+// The upper or lower halves of all runs of 2 * kHalf lanes, those of a, then those of b.
+template <int N, int... I>
+struct Halves : Halves<N - 1, N - 1, I...> {};
+template <int... I>
+struct Halves<0, I...> {
+  template <class T, int kHalf, bool kUpper>
+  static INLINE V<T> of(V<T> a, V<T> b) {
+    return __builtin_shufflevector(a, b, (I / kHalf * 2 * kHalf + I % kHalf + (kUpper ? kHalf : 0))...);
+  }
+};
+// sum_lanes of each of so many vectors as there are lanes.
+template <class T, int kCount>
+INLINE V<T> sum_lanes_of(const V<T>* v) {
+  if constexpr (kCount == 1) {
+    return *v;
+  } else {
+    constexpr int L = Vec<T>::lanes;
+    const V<T> a = sum_lanes_of<T, kCount / 2>(v), b = sum_lanes_of<T, kCount / 2>(v + kCount / 2);
+    return Halves<L>::template of<T, L / kCount, false>(a, b) + Halves<L>::template of<T, L / kCount, true>(a, b);
+  }
+}
+
 template <class T, int M, int N>
 void dots_tile(std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, const std::ptrdiff_t* offset, T* out,
                std::ptrdiff_t ldo) {
@@ -391,14 +413,14 @@ void dots_tile(std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, con
   UNROLL for (int j = 0; j < N; ++j) p[j] = x + offset[j];
   V<T> acc[M][N];
   UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < N; ++j) acc[i][j] = V<T>{};
-  const auto add = [&](std::int64_t k, const auto& column) __attribute__((always_inline)) {
+  const auto add = [&](std::int64_t k, const auto& load) __attribute__((always_inline)) {
     V<T> f[M];
     UNROLL for (int i = 0; i < M; ++i) {
-      f[i] = loadu(a + i * lda + k);
+      f[i] = load(a + i * lda + k);
       KEEP(f[i]);
     }
     UNROLL for (int j = 0; j < N; ++j) {
-      V<T> v = column(p[j] + k);
+      V<T> v = load(p[j] + k);
       if constexpr (M > 1) KEEP(v);
       UNROLL for (int i = 0; i < M; ++i) acc[i][j] += f[i] * v;
     }
@@ -410,7 +432,12 @@ void dots_tile(std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, con
   }
   if (const int rest = static_cast<int>(len - k); rest > 0)
     add(k, [=](const T* c) __attribute__((always_inline)) { return load_part(c, rest); });
-  UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < N; ++j) out[i * ldo + j] += sum_lanes<T>(acc[i][j]);
+  constexpr int kSums = M * N;
+  UNROLL for (int s = 0; s + L <= kSums; s += L) {
+    const V<T> sums = sum_lanes_of<T, L>(&acc[0][0] + s);
+    UNROLL for (int l = 0; l < L; ++l) out[(s + l) / N * ldo + (s + l) % N] += sums[l];
+  }
+  UNROLL for (int s = kSums / L * L; s < kSums; ++s) out[s / N * ldo + s % N] += sum_lanes<T>((&acc[0][0])[s]);
 }
 
 template <class T, int M, int N = kDotsNt>

@@ -86,6 +86,8 @@ inline std::vector<Problem> hard_problems() {
       problem(1, 16, 1, 1, {1, 9, 9}, {1, 2, 1}, {1, 1, 3}, {1, 4, 1}),               // phases without a tap
       problem(3, 18, 1, 1, {1, 34, 35}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),  // channels side by side
       problem(1, 2, 20, 9, {2, 9, 10}, {3, 3, 3}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}),   // rows of phases together
+      problem(2, 1, 20, 12, {1, 47, 61}, {1, 1, 1}),                                  // dots in place, box by box
+      problem(2, 2, 7, 3, {2, 9, 31}, {1, 1, 2}),                                     // tiles of several channels
       problem(30, 1, 24, 18, {1, 7, 7}, {1, 1, 1}),                                   // rows behind each other
       problem(30, 1, 24, 18, {1, 7, 8}, {1, 1, 1}, {1, 2, 2}),                        // short rows that are apart
       problem(2, 1, 40, 5, {1, 9, 10}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),   // columns of input channels
