@@ -19,6 +19,8 @@ constexpr Index kRunBytes = 128 << 10;
 constexpr Index kMostColumns = 64;  // of a tile, and results
 // Of a box whose tiles hold several input channels: these stay in the nearest cache for all output channels.
 constexpr Index kBoxPixels = 1024;
+// Of a channel in memory that prefetchers follow: shorter ones are fetched by those who copy them.
+constexpr Index kLongRun = 4 << 10;
 constexpr Index kMinTasks = 8;
 constexpr Index kStraight = 256;  // vectors of a sum: 406 had 1.9 times PyTorch's error, adding lanes up costs time
 
@@ -54,10 +56,14 @@ class Dots final : public SlottedPass {
   Index length(const Box& b) const {
     return (b.q1[0] - b.q0[0] - 1) * x_.plane() + (b.q1[1] - b.q0[1] - 1) * x_.row() + b.q1[2] - b.q0[2];
   }
+  static bool may_stay(const View& v) {
+    const Index plane = v.size[2] * v.size[3] * v.size[4] * static_cast<Index>(sizeof(T));
+    return v.dtype == compute_dtype<T> && (plane >= kLongRun || v.size[0] * v.size[1] * plane <= kFromMemory);
+  }
   // Whether every box of an image of a pointwise problem is read where it is.
   bool stays(const View& v) const {
     const bool row = box_q_[0] * box_q_[1] == 1 && v.plain() && v.stride[4] == 1;
-    return spec_.problem.pointwise() && v.dtype == compute_dtype<T> && (row || in_runs(v, box_q_));
+    return spec_.problem.pointwise() && may_stay(v) && (row || in_runs(v, box_q_));
   }
   Slot carve(Carver& carver) const;
   void measure(const Operands& o);
@@ -373,8 +379,8 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
         located = u / p.n, bordered = 0, bordered_y = false;
         x_.locate(o.x, b.q0, x_.size(), s.x_parts);
         y_.locate(o.y, b.q0, b.q1, s.y_parts);
-        s.x_stays = exact_ && o.x.dtype == compute_dtype<T> && s.x_parts->run >= length(b) + reach_;
-        s.y_stays = lead_ == 0 && o.y.dtype == compute_dtype<T> && s.y_parts->run >= length(b);
+        s.x_stays = !copies_x_ || (exact_ && may_stay(o.x) && s.x_parts->run >= length(b) + reach_);
+        s.y_stays = !copies_y_ || (lead_ == 0 && may_stay(o.y) && s.y_parts->run >= length(b));
       }
       for (Index r = first, group = -1; r < last; ++r) {
         if (group != r / channel_blocks_) {
