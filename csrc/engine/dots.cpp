@@ -256,7 +256,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   const auto place = [](const View& v, const Planes::Part* parts, Index n_, Index c) {
-    return static_cast<const T*>(v.data) + n_ * v.stride[0] + c * v.stride[1] + parts->at;
+    return static_cast<const T*>(v.data) + v.offset({n_, c, 0, 0, 0}) + parts->at;
   };
   const Index x_channel = s.x_stays ? o.x.stride[1] : x_.channel(),
               y_channel = s.y_stays ? o.y.stride[1] : y_.channel();
@@ -389,7 +389,7 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
           bordered_y = true;
         }
         const Index c0 = r % channel_blocks_ * channels_, channels = std::min(channels_, p.ci - c0);
-        if (copies_x_) {
+        if (!s.x_stays) {
           T* const behind_x = s.x + channels * x_.channel() + x_.slack();
           std::fill(behind_x, behind_x + lead_, T{});
         }
