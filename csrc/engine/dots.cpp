@@ -51,6 +51,9 @@ class Dots final : public SlottedPass {
   struct Box {
     Index3 q0, q1;
   };
+  struct Ahead {
+    Index x = 0, y = 0;  // elements from what is copied to what is copied next
+  };
 
   // From the first pixel of a box to the last one, in a flat copy.
   Index length(const Box& b) const {
@@ -69,8 +72,10 @@ class Dots final : public SlottedPass {
   void measure(const Operands& o);
   void list_calls();
   Box box(Index i) const;
+  Index place(const View& v, const Planes& planes, Index unit, Index channel) const;
+  Ahead ahead(const Operands& o, Index unit, Index result, Index next_unit, Index next_result) const;
   void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
-               bool bordered) const;
+               bool bordered, const Ahead& ahead) const;
   void sum_carefully(const Box& b, const T* x, const T* y, Index y_channel, T* part, Index row) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
@@ -249,10 +254,32 @@ typename Dots<T>::Box Dots<T>::box(Index i) const {
   return b;
 }
 
+// Where a box of an image lies.
+template <class T>
+Index Dots<T>::place(const View& v, const Planes& planes, Index unit, Index channel) const {
+  const Index3 q0 = boxes_ > 1 ? box(unit / spec_.problem.n).q0 : Index3{};
+  return v.offset(
+      {unit % spec_.problem.n, channel, q0[0] * planes.step(0), q0[1] * planes.step(1), q0[2] * planes.step(2)});
+}
+
+// From a result's part of a unit to what is copied next.
+template <class T>
+typename Dots<T>::Ahead Dots<T>::ahead(const Operands& o, Index unit, Index result, Index next_unit,
+                                       Index next_result) const {
+  const Problem& p = spec_.problem;
+  const auto distance = [&](const View& v, const Planes& planes, Index channel, Index next) {
+    if (!Planes::far(v)) return Index{0};
+    return place(v, planes, next_unit, next) - place(v, planes, unit, channel);
+  };
+  const auto first = [&](Index r) { return r / channel_blocks_ * p.ci + r % channel_blocks_ * channels_; };
+  const auto group = [&](Index r) { return r / channel_blocks_ * p.co; };
+  return {distance(o.x, x_, first(result), first(next_result)), distance(o.y, y_, group(result), group(next_result))};
+}
+
 // Adds the products of one box and image to sums[output channel][input channel][tap].
 template <class T>
 void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
-                      bool bordered) const {
+                      bool bordered, const Ahead& ahead) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   const auto place = [](const View& v, const Planes::Part* parts, Index n_, Index c) {
@@ -262,7 +289,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
               y_channel = s.y_stays ? o.y.stride[1] : y_.channel();
   const T* const y = s.y_stays ? place(o.y, s.y_parts, n, g * p.co) : s.y + lead_;
   const T* x = s.x_stays ? place(o.x, s.x_parts, n, g * p.ci + c0) : s.x;
-  if (!s.x_stays) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered);
+  if (!s.x_stays) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered, ahead.x);
   const Index length = this->length(b);
   T tile[kMostColumns];
   const auto dots = [&](Index m, int nt, Index count, const T* rows, Index lda, const T* columns,
@@ -383,9 +410,16 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
         s.y_stays = !copies_y_ || (lead_ == 0 && may_stay(o.y) && s.y_parts->run >= length(b));
       }
       for (Index r = first, group = -1; r < last; ++r) {
+        const Ahead next = [&]() -> Ahead {
+          if (s.x_stays && s.y_stays) return {};
+          if (r + 1 < last) return ahead(o, u, r, u, r + 1);
+          if (u + 1 < units) return ahead(o, u, r, u + 1, first);
+          return ahead(o, u, r, 0, last % results);
+        }();
         if (group != r / channel_blocks_) {
           group = r / channel_blocks_;
-          if (!s.y_stays) y_.copy(kernels_, o.y, s.y_parts, u % p.n, group * p.co, p.co, s.y + lead_, bordered_y);
+          if (!s.y_stays)
+            y_.copy(kernels_, o.y, s.y_parts, u % p.n, group * p.co, p.co, s.y + lead_, bordered_y, next.y);
           bordered_y = true;
         }
         const Index c0 = r % channel_blocks_ * channels_, channels = std::min(channels_, p.ci - c0);
@@ -394,7 +428,7 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
           std::fill(behind_x, behind_x + lead_, T{});
         }
         s.sums = sums + (r - first) * sum_count();
-        sum_box(o, u % p.n, group, c0, channels, b, s, channels == bordered);
+        sum_box(o, u % p.n, group, c0, channels, b, s, channels == bordered, next);
         bordered = channels;
       }
     }

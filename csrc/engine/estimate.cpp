@@ -422,16 +422,37 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   return dots_cycles(p, kernels) < waits * gather_weights_cycles(exchanges ? exchanged(p) : p, kernels);
 }
 
+// Elements that are packed in the time that one of w is transposed: 1024 channels 28x28 to 256 gain 4 % by packing x
+// (2.3 elements for one), two images of 832 channels 14x14 to 128 nothing (2.6), 512 channels 38x38 to 128 lose 5 %
+// (8.5).
+constexpr double kPackedResults = 2.5;
+
+// Whether x is packed where one tap moves by steps: elements between those that it reads are packed, too. In place an
+// image from memory waits for each of its lines, in turn for every block of columns: 1024 channels 14x14 to 2048, 32
+// images, take 2.6 times as long, those of volumes with rows of 7 pixels half (Zen 5).
+template <class T>
+bool packs_steps(const Problem& p, const KernelSet<T>& kernels) {
+  constexpr double kMostSpread = 3;
+  constexpr double kSpread = 1.5;  // of images in a cache: 48 channels 64x64 to 96 lose 7 %
+  if (p.stride == Index3{1, 1, 1} || p.depthwise() || p.ci < kernels.lanes) return false;
+  const double spread =
+      static_cast<double>(round_up(p.y[2] * p.stride[2], kernels.lanes)) / static_cast<double>(p.y[2]);
+  const auto pixels = static_cast<double>(p.n * p.y_plane()), ci = static_cast<double>(p.ci),
+             co = static_cast<double>(p.co);
+  const bool far = static_cast<double>(p.n * p.groups * p.x_plane()) * ci * sizeof(T) > kFar;
+  const bool again = p.co > widest_block(kernels, p.co) * kernels.lanes;
+  if (far && again && spread <= kMostSpread) return true;
+  const bool padded = p.pad_before != Index3{};  // which takes a copy with a border
+  return !padded && (kSpread * spread * ci - co) * pixels < kPackedResults * ci * co;
+}
+
 template <class T>
 bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels) {
-  // Elements that are packed in the time that one is transposed: 1024 channels 28x28 to 256 gain 4 % by packing x (2.3
-  // elements for one), two images of 832 channels 14x14 to 128 nothing (2.6), 512 channels 38x38 to 128 lose 5 % (8.5).
-  constexpr double kPacked = 2.5;
   constexpr double kGain = 1.1;  // estimates of less are wrong as often as right
   if (p.stride != Index3{1, 1, 1}) return false;
   if (p.pointwise()) {  // results are rows of w then, which need not be transposed
     if (p.ci >= kernels.lanes &&
-        static_cast<double>((p.ci - p.co) * p.n * p.y_plane()) < kPacked * static_cast<double>(p.ci * p.co))
+        static_cast<double>((p.ci - p.co) * p.n * p.y_plane()) < kPackedResults * static_cast<double>(p.ci * p.co))
       return true;
     if (p.co > kFewChannels) return false;  // packing planes from memory takes several times as long
   }
@@ -441,8 +462,9 @@ bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels) {
 template <class T>
 bool unrolls_windows(const Problem& p, const KernelSet<T>& kernels) {
   constexpr Index kMost = 256;  // pixels: 512 took 1.08 to 1.15 times as long
-  return kernels.any_bstep && p.taps() > 1 && !p.depthwise() && p.n * p.y_plane() <= kMost &&
-         unrolled_nanoseconds(p, kernels) < by_taps_nanoseconds(p, kernels);
+  if (!kernels.any_bstep || p.depthwise()) return false;
+  if (p.taps() == 1) return packs_steps(p, kernels);
+  return p.n * p.y_plane() <= kMost && unrolled_nanoseconds(p, kernels) < by_taps_nanoseconds(p, kernels);
 }
 
 double products_inside(const Problem& p) {

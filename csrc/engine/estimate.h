@@ -50,7 +50,7 @@ bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels);
 
 /// Whether the gathering kernel is expected to form the weights' gradient sooner with all taps of the input channels as
 /// columns, which are rows of w: packing them, and products with padding, have to take less time than transposing the
-/// results.
+/// results, or than reading in place what one tap reads in steps.
 template <class T>
 bool unrolls_windows(const Problem& p, const KernelSet<T>& kernels);
 /// Whether they are packed piece by piece of their rows, rather than a vector of positions at a time, which leaves out

@@ -245,11 +245,11 @@ typename GatherWeights<T>::Block GatherWeights<T>::block_of(Index number) const 
   Block b;
   b.t0 = number % tap_blocks_ * taps_;
   b.taps = std::min(taps_, problem_.taps() - b.t0);
-  b.m0 = number / tap_blocks_ % row_blocks_ * rows_;
-  b.m = std::min(rows_, cm_ - b.m0);
-  b.n0 = number / tap_blocks_ / row_blocks_ % column_blocks_ * width();
+  b.n0 = number / tap_blocks_ % column_blocks_ * width();
   b.n = std::min(width(), cn_ - b.n0);
-  b.g = number / tap_blocks_ / row_blocks_ / column_blocks_;
+  b.m0 = number / tap_blocks_ / column_blocks_ % row_blocks_ * rows_;
+  b.m = std::min(rows_, cm_ - b.m0);
+  b.g = number / tap_blocks_ / column_blocks_ / row_blocks_;
   b.pitch = kernel(b.n).nr;
   return b;
 }
@@ -258,9 +258,10 @@ template <class T>
 std::string GatherWeights<T>::explain() const {
   std::ostringstream s;
   s << "gather w (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << rows_ << " of " << cm_
-    << (swap_ ? " output" : " input") << " channels a task, " << (unrolls_ ? "windows unrolled, " : "") << chunk_count_
-    << " chunks of " << chunk_pixels_ << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place")
-    << "; " << effort();
+    << (swap_ ? " output" : " input") << " channels a task, "
+    << (unrolls_ && spec_.problem.taps() > 1 ? "windows unrolled, " : "") << chunk_count_ << " chunks of "
+    << chunk_pixels_ << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place") << "; "
+    << effort();
   return s.str();
 }
 

@@ -3,6 +3,13 @@
 #include "format/copy.h"
 
 namespace convbwd {
+namespace {
+
+// Elements of rows that are fetched ahead of those that become columns, from memory: images of 512 channels 28x28,
+// every second row, take 0.8 of the time; with half and twice as many as long (Zen 5).
+constexpr Index kRowsAhead = 64;
+
+}  // namespace
 
 // The columns of a panel: what the windows of positions [at, at + size) of y read of some channels. `step` is that of
 // the panel along each axis.
@@ -59,6 +66,8 @@ void GatherWeights<T>::pack_windows(const View& x, const Block& b, const Index5&
     }
     return;
   }
+  const Index length = (size[4] - 1) * p.stride[2] + 1;
+  const Fetch fetch{from_memory(x) && !padded_ ? ceil_div(kRowsAhead, length) * move[3] : 0};
   std::array<T*, kMostStride> table{};  // positions between those of y are left out
   for (Index n = 0; n < size[0]; ++n)
     for (Index d = 0; d < size[2]; ++d)
@@ -66,7 +75,7 @@ void GatherWeights<T>::pack_windows(const View& x, const Block& b, const Index5&
         table[0] = s.panel + n * step[0] + d * step[2] + h * step[3];
         kernels_.transpose[type](table.data(), p.stride[2], step[4],
                                  advance(image.data, image.dtype, n * move[0] + d * move[2] + h * move[3]), row, 1,
-                                 static_cast<int>(b.n), static_cast<int>(b.n), (size[4] - 1) * p.stride[2] + 1, {});
+                                 static_cast<int>(b.n), static_cast<int>(b.n), length, fetch);
       }
 }
 

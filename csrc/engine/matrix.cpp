@@ -335,7 +335,7 @@ void Matrix::split(const View& image, const Work& work, Index n, const Blocks& b
                                     source));
         });
       } else {
-        planes_.copy(kernels_, image, s.parts, n, c, live, s.plane);
+        planes_.copy(kernels_, image, s.parts, n, c, live, s.plane, false, image.stride[1]);
         fit.see(unit_.split_pairs(to, term, image_terms_, s.plane, live == 2 ? s.plane + plane : nullptr,
                                   flat(plane, plane)));
       }

@@ -49,7 +49,7 @@ class MatrixWeights final : public GuardedPass {
   Slot carve(Carver& carver) const;
   Block block(Index i) const;
   void copy_channel(const Operands& o, Index n, Index channel, const Slot& s, float* to) const {
-    x_.copy(kernels_, o.x, s.x_parts, n, channel, 1, to);
+    x_.copy(kernels_, o.x, s.x_parts, n, channel, 1, to, false, o.x.stride[1]);
     std::fill(to + x_.channel(), to + flat_pixels_, 0.0f);
   }
   // Of image n of a round, and 16 columns from c on: rows of `count` floats, `lds` apart.
@@ -365,7 +365,7 @@ void MatrixWeights::split_y(const Operands& o, const Block& b, Index n0, Index i
         fit.see(unit_.split_plane(to, y_term(), y_terms_, from, plane));
       };
       if (!dense_rows(o.y, y_)) {
-        y_.copy(kernels_, o.y, s.y_parts, n0 + n, channel, 1, s.plane);
+        y_.copy(kernels_, o.y, s.y_parts, n0 + n, channel, 1, s.plane, false, o.y.stride[1]);
         const Index copied = std::min(y_.channel(), whole);
         split(s.plane, flat(copied, copied));
         continue;

@@ -4,14 +4,6 @@
 #include <limits>
 
 namespace convbwd {
-namespace {
-
-// Images of more come from beyond L2: the next channel is fetched row by row while one is copied. Fetched a plane at a
-// time, 108 channels of 8x56x56 that are split by two strides take twice as long, 256 of 56x56 1.1 times (Zen 5).
-constexpr Index kFarBytes = 1 << 20;
-
-}  // namespace
-
 Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box) {
   Index residues = 1;
   for (std::size_t a = 0; a < 3; ++a) {
@@ -88,10 +80,10 @@ void Planes::locate(const View& image, const Index3& q0, const Index3& end, Part
 
 template <class T>
 void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst,
-                  bool bordered) const {
+                  bool bordered, Index ahead) const {
   const auto pad = k.pad[static_cast<int>(image.dtype)];
   const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
-  const Index ahead = bytes_of(image) > kFarBytes && image.stride[4] == 1 ? image.stride[1] : 0;  // the next channel
+  if (!far(image) || image.stride[4] != 1) ahead = 0;
   const auto split = static_cast<std::ptrdiff_t>(axes_[2].residue.size());
   if (const Index length = extent_[0] * plane(); parts->run == length) {
     const Index at = n * image.stride[0] + c * image.stride[1] + parts->at;
@@ -118,8 +110,9 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
   if (!bordered) std::fill(dst, dst + kSlack, T{});
 }
 
-template void Planes::copy(const KernelSet<float>&, const View&, const Part*, Index, Index, Index, float*, bool) const;
-template void Planes::copy(const KernelSet<double>&, const View&, const Part*, Index, Index, Index, double*,
-                           bool) const;
+template void Planes::copy(const KernelSet<float>&, const View&, const Part*, Index, Index, Index, float*, bool,
+                           Index) const;
+template void Planes::copy(const KernelSet<double>&, const View&, const Part*, Index, Index, Index, double*, bool,
+                           Index) const;
 
 }  // namespace convbwd

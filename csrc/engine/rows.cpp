@@ -469,7 +469,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
           multiply_in_place(image, destination, b, n, g, k0, k, slot);
           continue;
         }
-        planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, k, slot.source, k == bordered);
+        planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, k, slot.source, k == bordered, image.stride[1]);
         bordered = k;
         Results results{slot.results, planes_.row(), planes_.plane(), pitch_, direct};
         if (direct)

@@ -39,7 +39,8 @@ inline std::vector<Problem> hard_problems() {
       problem(90, 1, 18, 4, {1, 1, 2}, {1, 1, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 1}),   // images are the long axis
       problem(2, 1, 5, 4, {5, 6, 7}, {2, 3, 3}, {2, 1, 2}, {1, 2, 1}, {1, 2, 0}),
       problem(1, 1, 4, 7, {1, 40, 40}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}),
-      problem(2, 1, 9, 20, {1, 8, 9}, {1, 1, 1}, {1, 2, 2}),  // phases without a tap
+      problem(2, 1, 9, 20, {1, 8, 9}, {1, 1, 1}, {1, 2, 2}),    // phases without a tap
+      problem(2, 2, 20, 150, {2, 7, 9}, {1, 1, 1}, {1, 2, 2}),  // the image is packed in steps
       problem(2, 1, 6, 5, {1, 10, 13}, {1, 2, 2}, {1, 3, 3}),
       problem(1, 1, 6, 5, {1, 12, 12}, {1, 3, 3}, {1, 2, 2}, {1, 2, 2}, {0, 2, 2}),  // taps of one phase only
       problem(1, 1, 3, 4, {1, 17, 19}, {1, 4, 4}, {1, 3, 3}, {1, 2, 2}, {0, 3, 1}),
