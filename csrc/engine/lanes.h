@@ -112,10 +112,11 @@ inline double lanes_nanoseconds(const Problem& p, Index blocks, double products,
   return 0.9 * (500 + static_cast<double>(p.n * blocks) * (0.23 * products + transposed * pixels + 50));
 }
 
-/// Both images and a gradient come from memory. With 16 MiB 512 channels of 400 pixels and 15 taps (13 MB) take 1.17
-/// times as long, with 4 MiB 96 channels of 28x28 (5 MB) 1.08 (Zen 5).
+/// Both images and a gradient come from memory. With 16 MiB 512 channels of 400 pixels and 15 taps (13 MB) take 1.12
+/// times as long, 960 channels 7x7, 40 images (15 MB) 1.2; with 8 MiB 200 channels 14x14, 32 images (10 MB) 1.08 (Zen
+/// 5).
 inline bool come_from_memory(const Problem& p, std::size_t element) {
-  constexpr Index kBoth = 8 << 20;
+  constexpr Index kBoth = 12 << 20;
   return p.n * p.groups * (p.x_plane() + p.y_plane()) * static_cast<Index>(element) > kBoth;
 }
 /// A block of channels of an image.
