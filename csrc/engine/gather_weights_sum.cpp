@@ -36,6 +36,10 @@ void GatherWeights<T>::pack_windows(const View& x, const Block& b, const Index5&
   } else {
     image = x.at(first, extent);
   }
+  if (p.taps() == 1 && image.stride[4] != 1) {  // of channels that lie side by side, say
+    for (std::size_t a = 0; a < 3; ++a) image.size[a + 2] = size[a + 2], image.stride[a + 2] *= p.stride[a];
+    return copy_in(kernels_, s.panel, step, image);
+  }
   // Where the columns are; channels and taps follow each other.
   std::ptrdiff_t row[kMaxColumns];
   Index3 tap = tap_at(p, b.n0 % p.taps());
