@@ -51,7 +51,7 @@ class Dots final : public SlottedPass {
   struct Box {
     Index3 q0, q1;
   };
-  struct Ahead {
+  struct Next {
     Index x = 0, y = 0;  // elements from what is copied to what is copied next
   };
 
@@ -72,10 +72,10 @@ class Dots final : public SlottedPass {
   void measure(const Operands& o);
   void list_calls();
   Box box(Index i) const;
-  Index place(const View& v, const Planes& planes, Index unit, Index channel) const;
-  Ahead ahead(const Operands& o, Index unit, Index result, Index next_unit, Index next_result) const;
+  Index begin_of(const View& v, const Planes& planes, Index unit, Index channel) const;
+  Next next_copies(const Operands& o, Index unit, Index result, Index next_unit, Index next_result) const;
   void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
-               bool bordered, const Ahead& ahead) const;
+               bool bordered, const Next& next) const;
   void sum_carefully(const Box& b, const T* x, const T* y, Index y_channel, T* part, Index row) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
@@ -256,7 +256,7 @@ typename Dots<T>::Box Dots<T>::box(Index i) const {
 
 // Where a box of an image lies.
 template <class T>
-Index Dots<T>::place(const View& v, const Planes& planes, Index unit, Index channel) const {
+Index Dots<T>::begin_of(const View& v, const Planes& planes, Index unit, Index channel) const {
   const Index3 q0 = boxes_ > 1 ? box(unit / spec_.problem.n).q0 : Index3{};
   return v.offset(
       {unit % spec_.problem.n, channel, q0[0] * planes.step(0), q0[1] * planes.step(1), q0[2] * planes.step(2)});
@@ -264,12 +264,12 @@ Index Dots<T>::place(const View& v, const Planes& planes, Index unit, Index chan
 
 // From a result's part of a unit to what is copied next.
 template <class T>
-typename Dots<T>::Ahead Dots<T>::ahead(const Operands& o, Index unit, Index result, Index next_unit,
-                                       Index next_result) const {
+typename Dots<T>::Next Dots<T>::next_copies(const Operands& o, Index unit, Index result, Index next_unit,
+                                            Index next_result) const {
   const Problem& p = spec_.problem;
   const auto distance = [&](const View& v, const Planes& planes, Index channel, Index next) {
     if (!Planes::far(v)) return Index{0};
-    return place(v, planes, next_unit, next) - place(v, planes, unit, channel);
+    return begin_of(v, planes, next_unit, next) - begin_of(v, planes, unit, channel);
   };
   const auto first = [&](Index r) { return r / channel_blocks_ * p.ci + r % channel_blocks_ * channels_; };
   const auto group = [&](Index r) { return r / channel_blocks_ * p.co; };
@@ -279,7 +279,7 @@ typename Dots<T>::Ahead Dots<T>::ahead(const Operands& o, Index unit, Index resu
 // Adds the products of one box and image to sums[output channel][input channel][tap].
 template <class T>
 void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
-                      bool bordered, const Ahead& ahead) const {
+                      bool bordered, const Next& next) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   const auto place = [](const View& v, const Planes::Part* parts, Index n_, Index c) {
@@ -289,7 +289,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
               y_channel = s.y_stays ? o.y.stride[1] : y_.channel();
   const T* const y = s.y_stays ? place(o.y, s.y_parts, n, g * p.co) : s.y + lead_;
   const T* x = s.x_stays ? place(o.x, s.x_parts, n, g * p.ci + c0) : s.x;
-  if (!s.x_stays) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered, ahead.x);
+  if (!s.x_stays) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered, next.x);
   const Index length = this->length(b);
   T tile[kMostColumns];
   const auto dots = [&](Index m, int nt, Index count, const T* rows, Index lda, const T* columns,
@@ -410,11 +410,11 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
         s.y_stays = !copies_y_ || (lead_ == 0 && may_stay(o.y) && s.y_parts->run >= length(b));
       }
       for (Index r = first, group = -1; r < last; ++r) {
-        const Ahead next = [&]() -> Ahead {
+        const Next next = [&]() -> Next {
           if (s.x_stays && s.y_stays) return {};
-          if (r + 1 < last) return ahead(o, u, r, u, r + 1);
-          if (u + 1 < units) return ahead(o, u, r, u + 1, first);
-          return ahead(o, u, r, 0, last % results);
+          if (r + 1 < last) return next_copies(o, u, r, u, r + 1);
+          if (u + 1 < units) return next_copies(o, u, r, u + 1, first);
+          return next_copies(o, u, r, 0, last % results);
         }();
         if (group != r / channel_blocks_) {
           group = r / channel_blocks_;

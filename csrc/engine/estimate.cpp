@@ -70,19 +70,6 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
          planes * element * static_cast<double>(p.x_plane());
 }
 
-// Time that reading an image in place costs more where its planes come from memory, from so many at a time that no
-// prefetcher follows: 0.4 to 1.2 ns an element of images of 30 MiB.
-double far_nanoseconds(const PassSpec& spec) {
-  constexpr Index kPlanes = 32, kPage = 4096;
-  const Problem& p = spec.problem;
-  const bool of_y = spec.unknown == Unknown::x;
-  const Index channels = of_y ? p.co : p.ci, plane = of_y ? p.y_plane() : p.x_plane();
-  const auto item = static_cast<Index>(size_of((of_y ? spec.operands.y : spec.operands.x).dtype));
-  const double elements = static_cast<double>(p.n * p.groups * channels * plane);
-  return channels >= kPlanes && plane * item >= kPage && elements * static_cast<double>(item) > kFar ? 0.8 * elements
-                                                                                                     : 0;
-}
-
 // Cycles of the gathering kernel for the weights' gradient of an image of a group: tiles of `rows` channels on one
 // side, `columns` on the other, `packed` elements. Fitted to 70 problems of 1 to 512 channels (AVX-512).
 template <class T>
@@ -505,18 +492,17 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
     time += static_cast<double>(blocks) * (5 * planes + element * (of_y ? y : x));
   }
   if (spec.unknown == Unknown::w) return time + 0.15 * (x + y) + (outer_product(p) || one_output(p) ? 0.2 : 0.8) * w;
-  const double far = far_nanoseconds(spec), pixels = of_y ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
+  const double pixels = of_y ? 0.35 * x + 0.1 * y : 0.1 * x + 0.35 * y;
   const double packed = (one_output(p) ? 0.12 : 0.4) * w;
   const bool single = p.y[2] == 1 && std::min(p.x[2], p.w[2]) > 1;  // window: as if the stride were its length
-  if (!of_y || (p.stride[2] == 1 && !single)) return time + far + pixels + packed;
+  if (!of_y || (p.stride[2] == 1 && !single)) return time + pixels + packed;
   // Phases have fewer pixels each. All of them are transposed into place together, or else rows are put together from
   // them, which takes longer than their pixels, if they are short.
   time *= 1.15;
-  if (columns >= lanes && !single && (p.w[2] == 1 || p.stride[2] < p.w[2]))
-    return time + far + 0.2 * x + 0.1 * y + packed;
+  if (columns >= lanes && !single && (p.w[2] == 1 || p.stride[2] < p.w[2])) return time + 0.2 * x + 0.1 * y + packed;
   const double rows =
       images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1]));
-  return time + far + 0.8 * x + 0.1 * y + 0.45 * w + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
+  return time + 0.8 * x + 0.1 * y + 0.45 * w + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
 }
 
 template <class T>
@@ -529,8 +515,7 @@ double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
     return 0;
   const double images = static_cast<double>(p.n * p.groups * p.y_plane());
   const double rows = static_cast<double>(round_up(results, kernels.rows_mr));
-  return 2000 + far_nanoseconds(spec) +
-         images * (0.235 * rows * static_cast<double>(source) / lanes + 0.15 * static_cast<double>(results));
+  return 2000 + images * (0.235 * rows * static_cast<double>(source) / lanes + 0.15 * static_cast<double>(results));
 }
 
 template double direct_nanoseconds(const PassSpec&, const KernelSet<float>&);

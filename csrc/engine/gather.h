@@ -14,8 +14,6 @@
 
 namespace convbwd {
 
-constexpr Index kSameSets = 4096;  // bytes apart: lines that meet in one set of the first-level cache
-
 template <class T>
 std::unique_ptr<Pass> make_pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked);
 

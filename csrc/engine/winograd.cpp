@@ -8,9 +8,10 @@ namespace convbwd {
 namespace winograd {
 namespace {
 
-constexpr Costs kAdding{1.05, 7, {75, 520, 390}, {60, 400, 310}, {105, 240, 225}, 1};  // where multipliers add
-constexpr Costs kBeside{1.16, 5, {20, 140, 105}, {3, 20, 16}, {55, 125, 120}};         // where others do
-constexpr double kNarrow = 1.35;  // of products with panels of one vector, which wait for their sums (by hand)
+// Of processors whose multipliers add, of those that add beside them, and where these take vectors in halves.
+constexpr Costs kAdding{1.05, 7, {75, 520, 390}, {60, 400, 310}, {105, 240, 225}, {1, 0.5, 1}, 1.35, 1};
+constexpr Costs kBeside{1.03, 9.5, {113, 370, 330}, {2, 28, 14}, {86, 250, 190}, {1.5, 1.7, 3}, 1, 0, 1.2};
+constexpr Costs kHalving{1.16, 5, {20, 140, 105}, {3, 20, 16}, {55, 125, 120}, {1, 0.5, 1}};
 
 template <class T>
 class Winograd final : public Tiled<T> {
@@ -48,15 +49,15 @@ class Winograd final : public Tiled<T> {
   // Time relative to a direct pass: products, transforms of tiles and results, weights. Few tiles may wait for weights
   // that all boxes share.
   double relative_time() const override {
-    const Costs& costs = adds_beside_products() ? kBeside : kAdding;
+    const Costs& costs = of_processor(kAdding, kBeside, kHalving);
     const Index tiles = this->tiles(step_);
     const double waiting = prepack_ ? costs.waiting * std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
-    const double narrow = width_ == lanes_ && !halves_vectors() ? kNarrow : 1;  // direct passes have more rows then
-    const double scattered = to_x_ ? 1 : 1.5;  // weights of a source channel do not follow each other
+    const double narrow = width_ == lanes_ ? costs.narrow : 1;
+    const double scattered = to_x_ ? 1 : costs.scattered;
     return costs.scale *
            ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), costs.writing) +
-            this->sources() * this->relative_tiles(costs.source, cd_) +
-            static_cast<double>(results()) * this->relative_tiles(costs.other, cs_) +
+            this->sources() * this->whole_vectors(cs_) * this->relative_tiles(costs, costs.source, cd_) +
+            static_cast<double>(results()) * this->relative_tiles(costs, costs.other, cs_) +
             scattered * this->relative_weights(costs.weights, prepack_ ? boxes_ * tiles : tiles));
   }
 

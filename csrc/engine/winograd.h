@@ -22,6 +22,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/cpu.h"
 #include "engine/estimate.h"
 #include "engine/pass.h"
 #include "engine/winograd_axis.h"
@@ -120,18 +121,27 @@ struct Cycles {
   double small, large, complex;
 };
 /// What the time of a pass is estimated from, relative to a direct one: a factor, what writing a result costs in
-/// products, and the cycles of a tile and vector for transforms of tiles on both sides, and of weights. There are two
-/// for each class of passes. Those of processors whose multipliers add were estimated from counts and adjusted by hand
-/// to one core of a Sapphire Rapids: too hopeful by 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels
-/// on wide images, within 15 % of seventeen shapes for F(4x4), of eleven for the exact one; what weights cost is less
-/// since then, by what their kernel gained on a Zen 4. Those of others were fitted to one of a Zen 4: 491 results of
-/// all transforms for 37 problems, good to 8 %; the choice between them costs 0.1 % on average. All with AVX-512
-/// float32.
+/// products, and the cycles of a tile and vector for transforms of tiles on both sides, and of weights. There are three
+/// for each class of passes, all for AVX-512 float32.
+/// - Where multipliers add: estimated from counts and adjusted by hand to one core of a Sapphire Rapids. Too hopeful by
+///   20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels on wide images, within 15 % of seventeen shapes
+///   for F(4x4), of eleven for the exact one; what weights cost is less since then, by what their kernel gained on a
+///   Zen 4.
+/// - Where others do, and vectors are halved: fitted to one core of a Zen 4, 491 results of all transforms for 37
+///   problems, good to 8 %; the choice between them costs 0.1 % on average.
+/// - Where they are not: fitted to one of a Zen 5, 860 results for 360 problems of 16 to 512 channels, most of them
+///   small; good to 15 %, exact transforms to 8 %. Products take half the time of a Zen 4's there, transforms do not.
 struct Costs {
   double scale, writing;
   Cycles source, other, weights;
-  double waiting = 0;  // of x and y: few tiles for shared weights
+  Cycles line;             // of tiles that are transformed along one axis, times those of two
+  double narrow = 1;       // of x and y: products with panels of one vector, which wait for their sums
+  double waiting = 0;      // the same: few tiles for shared weights
+  double scattered = 1.5;  // of y: weights of a source channel, which do not follow each other
 };
+inline const Costs& of_processor(const Costs& adding, const Costs& beside, const Costs& halving) {
+  return !adds_beside_products() ? adding : halves_vectors() ? halving : beside;
+}
 
 /// What a pass is made with.
 template <class T>
@@ -157,7 +167,8 @@ class Tiled : public GuardedPass {
         lanes_(kernels_.lanes),
         tap_(list_taps()) {}
   double nanoseconds() const override {
-    return relative_time() * direct_nanoseconds(spec_, kernels_) + this->apart_nanoseconds();
+    constexpr double kPass = 3000;  // fitted with `Costs` to a Zen 5
+    return kPass + relative_time() * direct_nanoseconds(spec_, kernels_) + this->apart_nanoseconds();
   }
   double cost() const override {
     return nanoseconds() * (this->serves_two() || spec_.problem.products() < kMuchWork ? 1 : kAlone);
@@ -169,19 +180,18 @@ class Tiled : public GuardedPass {
  protected:
   // To that of a direct pass.
   virtual double relative_time() const = 0;
-  // Short rows of one set among several, from memory: few of the lines that come with them are read (14x14, every
-  // second row, Zen 5).
+  // Short rows of one set among several, beyond L2: of the lines that come with them few are read or written. Fitted to
+  // 13 problems of 16 to 512 channels on planes of 14x14 to 28x28, every second row (Zen 5).
   double apart_nanoseconds() const {
-    constexpr double kRow = 15;
-    constexpr Index kShort = 128;  // bytes
+    constexpr double kRow = 30;
+    constexpr Index kShort = 128, kFar = 8 << 20;  // bytes
     if (row_sets_ == 1) return 0;
     const auto apart = [](const View& v) {
       const Index rows = v.size[0] * v.size[1] * v.size[2] * v.size[3];
       const Index bytes = v.size[4] * static_cast<Index>(size_of(v.dtype));
-      return bytes <= kShort && rows * bytes > kFromMemory ? kRow * static_cast<double>(rows) : 0;
+      return bytes <= kShort && rows * bytes > kFar ? kRow * static_cast<double>(rows) : 0;
     };
-    return (spec_.unknown == Unknown::y ? 0 : apart(spec_.operands.y)) +
-           (spec_.unknown == Unknown::x ? 0 : apart(spec_.operands.x));
+    return apart(spec_.operands.x) + apart(spec_.operands.y);
   }
   // Cuts the outputs of n images into boxes of about so many tiles; neighbours along d share source planes.
   void cut(Index n, const Index3& out, Index tiles) {
@@ -402,15 +412,18 @@ class Tiled : public GuardedPass {
     const double share = static_cast<double>(frequencies_) / of_tile({16, 36, 46});
     return of_tile(cycles) * share * 2 / (tile_products() * static_cast<double>(of));
   }
-  // The same of tiles. The numbers of F(4x4, 3x3) are for two axes; those of complex remainders fit one, too.
-  double relative_tiles(Cycles cycles, Index of) const {
-    const bool once = mixes_more() && !has_complex() && !axes_[1].transforms();
-    return relative(cycles, of) * (once ? 0.5 : 1);
+  // The same of tiles.
+  double relative_tiles(const Costs& costs, Cycles cycles, Index of) const {
+    return relative(cycles, of) * (axes_[1].transforms() ? 1 : of_tile(costs.line));
   }
   // The same of weights, half of it for their transposition, which parts share.
   double relative_weights(Cycles cycles, Index of) const {
     const double window = static_cast<double>(axes_[1].taps * axes_[2].taps);
     return 0.5 * (static_cast<double>(taps_) / window + static_cast<double>(parts_)) * relative(cycles, of);
+  }
+  // Channels that are transformed for each one that there is.
+  double whole_vectors(Index channels) const {
+    return static_cast<double>(round_up(channels, lanes_)) / static_cast<double>(channels);
   }
   // Source tiles that are transformed for each tile of the outputs.
   double sources() const { return static_cast<double>(source_tiles_) / static_cast<double>(tiles(step_)); }

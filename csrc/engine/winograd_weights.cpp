@@ -5,8 +5,10 @@
 namespace convbwd::winograd {
 namespace {
 
-constexpr Costs kAdding{0.95, 10, {110, 450, 500}, {90, 350, 410}, {100, 225, 200}};  // where multipliers add
-constexpr Costs kBeside{1.09, 4, {55, 230, 255}, {14, 56, 66}, {2, 5, 4}};            // where others do
+// As in winograd.cpp.
+constexpr Costs kAdding{0.95, 10, {110, 450, 500}, {90, 350, 410}, {100, 225, 200}, {1, 0.5, 1}};
+constexpr Costs kBeside{1.03, 5, {119, 340, 390}, {65, 200, 180}, {2, 24, 4}, {1.2, 1.2, 1}};
+constexpr Costs kHalving{1.09, 4, {55, 230, 255}, {14, 56, 66}, {2, 5, 4}, {1, 0.5, 1}};
 
 template <class T>
 class WinogradWeights final : public Tiled<T> {
@@ -36,10 +38,11 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double relative_time() const override {
-    const Costs& costs = adds_beside_products() ? kBeside : kAdding;
+    const Costs& costs = of_processor(kAdding, kBeside, kHalving);
     return costs.scale * (this->products(this->tiles(step_), costs.writing) +
-                          this->sources() * this->relative_tiles(costs.source, panels_ * width_) +
-                          this->relative_tiles(costs.other, rows_) +
+                          this->sources() * this->whole_vectors(spec_.problem.ci) *
+                              this->relative_tiles(costs, costs.source, panels_ * width_) +
+                          this->relative_tiles(costs, costs.other, rows_) +
                           this->relative_weights(costs.weights, boxes_ * this->tiles(step_)));
   }
 
