@@ -140,7 +140,8 @@ struct Backward {
     }
     {
       const py::gil_scoped_release release;
-      plan.backward(*request.grad_output, request.input, request.weight, out.tensors, workspace);
+      plan.backward({request.grad_output->data, request.input.data, request.weight.data},
+                    {out.tensors[0].data, out.tensors[1].data, out.tensors[2].data}, workspace);
     }
     if (PyTuple_CheckExact(out_.ptr()) && !out.made) return py::reinterpret_borrow<py::object>(out_);
     return py::make_tuple(out.given[0], out.given[1], out.given[2]);

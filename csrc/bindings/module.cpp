@@ -20,9 +20,10 @@ py::object backward(py::handle grad_output, py::handle input, py::handle weight,
                     py::handle stride, py::handle padding, py::handle dilation, py::handle transposed,
                     py::handle output_padding, py::handle groups, py::handle output_mask, py::handle data_format,
                     py::handle algorithm, py::handle precision, py::handle cube_math_type, py::handle soc,
-                    py::handle dtype, py::handle out, py::handle accumulate, py::handle per_sample, const Sums& sums) {
+                    py::handle dtype, py::handle out, py::handle accumulate, py::handle per_sample,
+                    const std::optional<Sums>& sums) {
   Request request;
-  request.sums = sums;
+  if (sums) request.sums = *sums;
   Backward call(std::move(request), dtype, grad_output, input, weight);
   call.read(bias_sizes, output_mask, accumulate, per_sample,
             {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
@@ -129,7 +130,7 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
         py::arg("groups") = 1, py::arg("output_mask") = all, py::arg("data_format") = py::none(),
         py::arg("algorithm") = "auto", py::arg("precision") = "default", py::arg("cube_math_type") = 0,
         py::arg("soc") = "a2", py::arg("dtype") = py::none(), py::arg("out") = py::none(),
-        py::arg("accumulate") = false, py::arg("per_sample") = false, py::arg("sums") = Sums{});
+        py::arg("accumulate") = false, py::arg("per_sample") = false, py::arg("sums") = py::none());
   py::class_<BackwardPlan>(m, "Plan", "See convbwd.Plan.")
       .def(py::init(&plan_backward), py::arg("grad_output"), py::arg("input"), py::arg("weight"),
            py::arg("bias_sizes") = py::none(), py::arg("stride") = 1, py::arg("padding") = 0, py::arg("dilation") = 1,

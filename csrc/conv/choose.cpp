@@ -110,7 +110,8 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const Index width = width_of_results(spec);
   const bool few = width <= kFewChannels;  // most of a matrix unit's tiles, and of a GEMM's columns, would be empty
   const bool along = blas ? few && algorithm != Algorithm::blas : along_pixels(spec, width, native);
-  all.push_back({make_direct<T>(spec, algorithm, along, native, kernels), direct_nanoseconds(spec, native)});
+  all.push_back({make_direct<T>(spec, algorithm, along, native, kernels),
+                 along ? along_nanoseconds(spec, native) : direct_nanoseconds(spec, native)});
   const bool automatic = algorithm == Algorithm::automatic && !blas;
   const bool unit_may = automatic ? !few : algorithm == Algorithm::matrix;
   const bool winograd_may = automatic ? !strict : algorithm == Algorithm::winograd;

@@ -506,6 +506,15 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
 }
 
 template <class T>
+double along_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
+  constexpr double kRows = 0.4, kDots = 0.5;  // a cycle, too long by as much as other passes are on a Zen 5
+  const Problem& p = spec.problem;
+  const bool of_w = spec.unknown == Unknown::w;
+  if (p.depthwise() || p.pointwise() || (of_w && outer_product(p))) return direct_nanoseconds(spec, kernels);
+  return 2000 + (of_w ? kDots * dots_cycles(p, kernels) : kRows * rows_pass_cycles(spec, kernels));
+}
+
+template <class T>
 double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
   const Problem& p = spec.problem;
   const int lanes = kernels.lanes;
@@ -520,6 +529,8 @@ double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
 
 template double direct_nanoseconds(const PassSpec&, const KernelSet<float>&);
 template double direct_nanoseconds(const PassSpec&, const KernelSet<double>&);
+template double along_nanoseconds(const PassSpec&, const KernelSet<float>&);
+template double along_nanoseconds(const PassSpec&, const KernelSet<double>&);
 template double in_rows_nanoseconds(const PassSpec&, const KernelSet<float>&);
 template double in_rows_nanoseconds(const PassSpec&, const KernelSet<double>&);
 template bool along_pixels(const PassSpec&, Index, const KernelSet<float>&);

@@ -77,7 +77,7 @@ def convolution_backward(
     out: Sequence[NDArray[Any] | Packed | None] | None = None,
     accumulate: bool = False,
     per_sample: bool = False,
-    sums: Sequence[SupportsIndex] = (0, 0, 0, 0, 0, 0),
+    sums: Sequence[SupportsIndex] | None = None,
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
 def as_array(argument: Any) -> NDArray[Any]: ...
 def output(
