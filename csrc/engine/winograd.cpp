@@ -1,17 +1,35 @@
 // Unknown x and y: see winograd.h.
 #include "engine/winograd.h"
 
-#include "base/cpu.h"
 #include "engine/turned.h"
 
 namespace convbwd {
 namespace winograd {
 namespace {
 
-// Of processors whose multipliers add, of those that add beside them, and where these take vectors in halves.
-constexpr Costs kAdding{1.05, 7, {75, 520, 390}, {60, 400, 310}, {105, 240, 225}, {1, 0.5, 1}, 1.35, 1};
-constexpr Costs kBeside{1.03, 9.5, {113, 370, 330}, {2, 28, 14}, {86, 250, 190}, {1.5, 1.7, 3}, 1, 0, 1.2};
-constexpr Costs kHalving{1.16, 5, {20, 140, 105}, {3, 20, 16}, {55, 125, 120}, {1, 0.5, 1}};
+constexpr CostsByProcessor kCosts{.adding = {.scale = 1.05,
+                                             .writing = 7,
+                                             .source = {75, 520, 390},
+                                             .other = {60, 400, 310},
+                                             .weights = {105, 240, 225},
+                                             .line = {1, 0.5, 1},
+                                             .narrow = 1.35,
+                                             .waiting = 1,
+                                             .scattered = 1.5},
+                                  .beside = {.scale = 1.03,
+                                             .writing = 9.5,
+                                             .source = {113, 370, 330},
+                                             .other = {2, 28, 14},
+                                             .weights = {86, 250, 190},
+                                             .line = {1.5, 1.7, 3},
+                                             .scattered = 1.2},
+                                  .halving = {.scale = 1.16,
+                                              .writing = 5,
+                                              .source = {20, 140, 105},
+                                              .other = {3, 20, 16},
+                                              .weights = {55, 125, 120},
+                                              .line = {1, 0.5, 1},
+                                              .scattered = 1.5}};
 
 template <class T>
 class Winograd final : public Tiled<T> {
@@ -49,7 +67,7 @@ class Winograd final : public Tiled<T> {
   // Time relative to a direct pass: products, transforms of tiles and results, weights. Few tiles may wait for weights
   // that all boxes share.
   double relative_time() const override {
-    const Costs& costs = of_processor(kAdding, kBeside, kHalving);
+    const Costs& costs = kCosts.here();
     const Index tiles = this->tiles(step_);
     const double waiting = prepack_ ? costs.waiting * std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
     const double narrow = width_ == lanes_ ? costs.narrow : 1;

@@ -120,28 +120,32 @@ auto together(int slots, const SlotOf& slot_of) {
 struct Cycles {
   double small, large, complex;
 };
-/// What the time of a pass is estimated from, relative to a direct one: a factor, what writing a result costs in
-/// products, and the cycles of a tile and vector for transforms of tiles on both sides, and of weights. There are three
-/// for each class of passes, all for AVX-512 float32.
-/// - Where multipliers add: estimated from counts and adjusted by hand to one core of a Sapphire Rapids. Too hopeful by
-///   20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels on wide images, within 15 % of seventeen shapes
-///   for F(4x4), of eleven for the exact one; what weights cost is less since then, by what their kernel gained on a
-///   Zen 4.
-/// - Where others do, and vectors are halved: fitted to one core of a Zen 4, 491 results of all transforms for 37
-///   problems, good to 8 %; the choice between them costs 0.1 % on average.
-/// - Where they are not: fitted to one of a Zen 5, 860 results for 360 problems of 16 to 512 channels, most of them
-///   small; good to 15 %, exact transforms to 8 %. Products take half the time of a Zen 4's there, transforms do not.
+/// What the time of a pass is estimated from, relative to a direct one.
 struct Costs {
-  double scale, writing;
-  Cycles source, other, weights;
-  Cycles line;             // of tiles that are transformed along one axis, times those of two
-  double narrow = 1;       // of x and y: products with panels of one vector, which wait for their sums
-  double waiting = 0;      // the same: few tiles for shared weights
-  double scattered = 1.5;  // of y: weights of a source channel, which do not follow each other
+  double scale;                   // of all of it
+  double writing;                 // of a result, in products
+  Cycles source, other, weights;  // of a tile and vector, for transforms on both sides and of weights
+  Cycles line;                    // of tiles that are transformed along one axis, times those of two
+  // Of x and y alone: products with panels of one vector, which wait for their sums; waiting of few tiles for shared
+  // weights; for y, weights of a source channel, which do not follow each other.
+  double narrow = 1, waiting = 0, scattered = 1;
 };
-inline const Costs& of_processor(const Costs& adding, const Costs& beside, const Costs& halving) {
-  return !adds_beside_products() ? adding : halves_vectors() ? halving : beside;
-}
+/// Those of a class of passes, for AVX-512 float32.
+struct CostsByProcessor {
+  /// Where multipliers add: estimated from counts and adjusted by hand to one core of a Sapphire Rapids. Too hopeful by
+  /// 20 to 30 % for F(2x2), 7x7 images of 512 channels and 32 channels on wide images, within 15 % of seventeen shapes
+  /// for F(4x4), of eleven for the exact one; what weights cost is less since then, by what their kernel gained on a
+  /// Zen 4.
+  Costs adding;
+  /// Where others do: fitted to one core of a Zen 5, 860 results for 360 problems of 16 to 512 channels, most of them
+  /// small; good to 15 %, exact transforms to 8 %.
+  Costs beside;
+  /// And vectors are halved, so that products take twice as long and transforms do not: fitted to one core of a Zen 4,
+  /// 491 results of all transforms for 37 problems, good to 8 %; the choice between them costs 0.1 % on average.
+  Costs halving;
+
+  const Costs& here() const { return !adds_beside_products() ? adding : halves_vectors() ? halving : beside; }
+};
 
 /// What a pass is made with.
 template <class T>

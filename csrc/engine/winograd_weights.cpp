@@ -1,14 +1,27 @@
 // Unknown w: see winograd.h.
-#include "base/cpu.h"
 #include "engine/winograd.h"
 
 namespace convbwd::winograd {
 namespace {
 
-// As in winograd.cpp.
-constexpr Costs kAdding{0.95, 10, {110, 450, 500}, {90, 350, 410}, {100, 225, 200}, {1, 0.5, 1}};
-constexpr Costs kBeside{1.03, 5, {119, 340, 390}, {65, 200, 180}, {2, 24, 4}, {1.2, 1.2, 1}};
-constexpr Costs kHalving{1.09, 4, {55, 230, 255}, {14, 56, 66}, {2, 5, 4}, {1, 0.5, 1}};
+constexpr CostsByProcessor kCosts{.adding = {.scale = 0.95,
+                                             .writing = 10,
+                                             .source = {110, 450, 500},
+                                             .other = {90, 350, 410},
+                                             .weights = {100, 225, 200},
+                                             .line = {1, 0.5, 1}},
+                                  .beside = {.scale = 1.03,
+                                             .writing = 5,
+                                             .source = {119, 340, 390},
+                                             .other = {65, 200, 180},
+                                             .weights = {2, 24, 4},
+                                             .line = {1.2, 1.2, 1}},
+                                  .halving = {.scale = 1.09,
+                                              .writing = 4,
+                                              .source = {55, 230, 255},
+                                              .other = {14, 56, 66},
+                                              .weights = {2, 5, 4},
+                                              .line = {1, 0.5, 1}}};
 
 template <class T>
 class WinogradWeights final : public Tiled<T> {
@@ -38,7 +51,7 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double relative_time() const override {
-    const Costs& costs = of_processor(kAdding, kBeside, kHalving);
+    const Costs& costs = kCosts.here();
     return costs.scale * (this->products(this->tiles(step_), costs.writing) +
                           this->sources() * this->whole_vectors(spec_.problem.ci) *
                               this->relative_tiles(costs, costs.source, panels_ * width_) +
