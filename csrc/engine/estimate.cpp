@@ -473,7 +473,7 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
   const double w = static_cast<double>(p.groups * p.ci * p.co * p.taps());
   const bool of_ci = spec.unknown == Unknown::x || (spec.unknown == Unknown::w && exchanges_roles(p, kernels));
   const Index columns = of_ci ? p.ci : p.co;
-  const double wasted = static_cast<double>(round_up(columns, lanes)) / static_cast<double>(columns);
+  const double wasted = whole_vectors(columns, lanes);
   double time =
       images * static_cast<double>(p.ci * p.co) * products_inside(p) / lanes * 0.18 * (columns > lanes ? wasted : 1);
   // Pixels of a row near its ends have taps of their own: those of a few rows do not fill the kernel's tile.

@@ -10,6 +10,11 @@ namespace convbwd {
 /// pixels near the ends of rows make tiles of their own, which are not full.
 double products_inside(const Problem& p);
 
+/// Elements of whole vectors for each of `count`.
+inline double whole_vectors(Index count, Index lanes) {
+  return static_cast<double>(round_up(count, lanes)) / static_cast<double>(count);
+}
+
 /// Time that a direct pass takes on one thread, good to 30 %: fitted to the 129 shapes of the benchmark on a Sapphire
 /// Rapids, AVX-512 float32, where a vector's products take 0.18 ns.
 template <class T>

@@ -60,11 +60,11 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   for (const Phase& f : maps_[2].phases) max_streams_ += static_cast<Index>(f.members.size());
 }
 
-// Whether planes lie a multiple of kSameSets apart: the lines that a tile of the kernel reads of many channels push
-// each other out of a cache, for each tap again.
+// Whether the lines that a tile of the kernel reads of many channels push each other out of a cache, for each tap
+// again.
 template <class T>
 bool Gather<T>::planes_meet(const View& x) const {
-  return x.stride[1] != 0 && x.stride[1] * static_cast<Index>(sizeof(T)) % kSameSets == 0;
+  return x.stride[1] != 0 && meet_in_cache(x.stride[1] * static_cast<Index>(sizeof(T)));
 }
 
 // Whether a copy of the image takes less time than reading planes that meet: in place 16 columns had 0.55 to 0.75 of
@@ -415,7 +415,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   Index chunk = weights_may_stay_ && !one_member_ ? kFarReduction : affordable(unit(widest));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
   chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
-  if (!p.pointwise() && (to_x_ ? p.y_plane() : p.x_plane()) * item % kSameSets == 0)
+  if (!p.pointwise() && meet_in_cache((to_x_ ? p.y_plane() : p.x_plane()) * item))
     chunk = std::min(chunk, kMeetingReduction);
   const Index kept = spec_.sums[3];
   chunk_ = kept > 0 ? std::min(cs_, kept / 2) : ceil_div(cs_, ceil_div(cs_, chunk));

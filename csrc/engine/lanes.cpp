@@ -236,7 +236,7 @@ double Lanes<T>::nanoseconds() const {
   // Results of all lanes that go to few sets of the cache: 256 channels 32x32 take 1.4 times as long as 31x31 (Zen 5).
   constexpr double kResult = 2.7;
   const Index plane = to_x_ ? p.x_plane() : p.y_plane();
-  const bool meet = plane * static_cast<Index>(sizeof(T)) % kSameSets == 0;
+  const bool meet = meet_in_cache(plane * static_cast<Index>(sizeof(T)));
   return lanes_nanoseconds(p, blocks_, products, vector_bytes()) +
          (meet ? kResult * static_cast<double>(p.n * blocks_ * plane) : 0);
 }

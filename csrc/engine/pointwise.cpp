@@ -54,7 +54,7 @@ class Pointwise final : public SlottedPass {
     in_place_ = s.dtype == compute_dtype<T> && cd_ <= kMostInPlace && !far(s) && source_pitch_ * size % kFewSets != 0;
     // So it does than reading weights that meet in the cache, and than packing many sources for few results, unless
     // planes meet there too; or, if results are few, images come from memory or lanes would be idle.
-    const auto meet = [](Index apart) { return apart * size % kSameSets == 0; };
+    const auto meet = [](Index apart) { return meet_in_cache(apart * size); };
     const bool planes_meet = meet(source_pitch_) || meet(d.stride[1]);
     const Index columns = round_up(cd_, kernels_.lanes);
     const bool few = cd_ < kLeastRows && cs_ > 3 * columns && columns < cd_ + (in_place_ ? 1 : kPacking);

@@ -74,7 +74,7 @@ class Winograd final : public Tiled<T> {
     const double scattered = to_x_ ? 1 : costs.scattered;
     return costs.scale *
            ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), costs.writing) +
-            this->sources() * this->whole_vectors(cs_) * this->relative_tiles(costs, costs.source, cd_) +
+            this->sources() * whole_vectors(cs_, lanes_) * this->relative_tiles(costs, costs.source, cd_) +
             static_cast<double>(results()) * this->relative_tiles(costs, costs.other, cs_) +
             scattered * this->relative_weights(costs.weights, prepack_ ? boxes_ * tiles : tiles));
   }

@@ -425,10 +425,6 @@ class Tiled : public GuardedPass {
     const double window = static_cast<double>(axes_[1].taps * axes_[2].taps);
     return 0.5 * (static_cast<double>(taps_) / window + static_cast<double>(parts_)) * relative(cycles, of);
   }
-  // Channels that are transformed for each one that there is.
-  double whole_vectors(Index channels) const {
-    return static_cast<double>(round_up(channels, lanes_)) / static_cast<double>(channels);
-  }
   // Source tiles that are transformed for each tile of the outputs.
   double sources() const { return static_cast<double>(source_tiles_) / static_cast<double>(tiles(step_)); }
 

@@ -53,7 +53,7 @@ class WinogradWeights final : public Tiled<T> {
   double relative_time() const override {
     const Costs& costs = kCosts.here();
     return costs.scale * (this->products(this->tiles(step_), costs.writing) +
-                          this->sources() * this->whole_vectors(spec_.problem.ci) *
+                          this->sources() * whole_vectors(spec_.problem.ci, lanes_) *
                               this->relative_tiles(costs, costs.source, panels_ * width_) +
                           this->relative_tiles(costs, costs.other, rows_) +
                           this->relative_weights(costs.weights, boxes_ * this->tiles(step_)));

@@ -11,8 +11,8 @@ namespace convbwd {
 
 /// Images of so many bytes come from memory. What stays in a cache takes up to 1.1 times as long if it is fetched.
 constexpr Index kFromMemory = 16 << 20;
-/// Lines so many bytes apart meet in one set of the first-level cache.
-constexpr Index kSameSets = 4096;
+/// Whether lines so many bytes apart meet in one set of the first-level cache.
+constexpr bool meet_in_cache(Index bytes) { return bytes % 4096 == 0; }
 inline Index bytes_of(const View& images) {
   return images.size[0] * images.stride[0] * static_cast<Index>(size_of(images.dtype));
 }
