@@ -402,6 +402,21 @@ TEST(Plans, TakeEveryWay) {
   }
 }
 
+TEST(Dots, MaskPaddingForFewOutputChannels) {
+  const Index3 one{1, 1, 1}, pad{0, 1, 1};
+  for (const KernelSet<float>* set : kernel_sets<float>())
+    for (const auto& [p, masked] : {std::pair{problem(1, 1, 20, 1, {1, 70, 100}, {1, 3, 3}, one, one, pad), true},
+                                    {problem(3, 2, 9, 2, {1, 7, 5}, {1, 3, 3}, one, one, pad), true},
+                                    {problem(1, 1, 20, 3, {1, 7, 5}, {1, 3, 3}, one, one, pad), false},
+                                    {problem(1, 1, 20, 1, {1, 7, 5}, {1, 3, 3}), false},
+                                    {problem(1, 1, 2, 1, {1, 7, 5}, {1, 3, 3}, one, one, pad), false}}) {
+      const DType t = DType::float32;
+      const std::string text = make_dots(Call(p, Unknown::w, {t, t, t}).spec(kNoLimit), *set)->explain();
+      EXPECT_EQ(text.find("y masked") != std::string::npos, masked && set->dots_mr >= 3) << to_string(p) << '\n'
+                                                                                         << text;
+    }
+}
+
 TEST(BiasGradient, SumsEveryChannel) {
   set_num_threads(kThreads);
   Random random(27);

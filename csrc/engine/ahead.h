@@ -13,6 +13,14 @@ class Ahead {
 
  public:
   Ahead() = default;
+  /// Of `runs` runs of so many bytes, `stride` bytes apart, while so much work is done.
+  Ahead(const void* first, Index bytes, Index runs, Index stride, Index work)
+      : at_(static_cast<const std::byte*>(first)),
+        lines_(ceil_div(bytes, kLine) * runs),
+        run_(ceil_div(bytes, kLine)),
+        left_(run_),
+        jump_(stride - run_ * kLine),
+        share_(static_cast<double>(lines_) / static_cast<double>(std::max<Index>(1, work))) {}
   /// Of a block whose channels are runs in memory, while so much work is done; of others nothing.
   Ahead(const View& v, Index work) {
     const Index plane = v.size[3] * v.size[4];
@@ -20,11 +28,7 @@ class Ahead {
     const auto item = static_cast<Index>(size_of(v.dtype));
     Index run = v.size[2] * plane, runs = v.size[1];
     if (v.stride[1] == run) run *= runs, runs = 1;
-    at_ = static_cast<const std::byte*>(v.data);
-    run_ = left_ = ceil_div(run * item, kLine);
-    jump_ = v.stride[1] * item - run_ * kLine;
-    lines_ = run_ * runs;
-    share_ = static_cast<double>(lines_) / static_cast<double>(std::max<Index>(1, work));
+    *this = Ahead(v.data, run * item, runs, v.stride[1] * item, work);
   }
   /// After so much of it.
   void next(Index work) {

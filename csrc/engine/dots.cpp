@@ -1,11 +1,15 @@
 // Unknown w with few output channels in a group, depthwise above all: dot products along the pixels of zero-bordered
 // flat copies of both images, or of the images where they are such already. With a single output channel the rows of a
 // tile are one image shifted by a tap each, so that every vector is loaded once for several taps; with others they are
-// output channels, and the columns those taps of several input channels that fill the tile. A zero of the border may
-// meet what is not finite in the other image: a box whose sums are not finite is summed again, product by product.
+// output channels, and the columns those taps of several input channels that fill the tile. Several input channels of
+// few output channels need no border: columns are the channels, and y has a copy for each column of the window, which
+// lies where the pixels of x do, with zeros where that column meets padding. A zero may meet what is not finite in the
+// other image: a box whose sums are not finite is summed again, product by product.
 #include <cmath>
 #include <sstream>
 
+#include "engine/ahead.h"
+#include "engine/estimate.h"
 #include "engine/pass.h"
 #include "engine/planes.h"
 
@@ -34,10 +38,11 @@ class Dots final : public SlottedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  // One call of the kernel for every `together_` input channels: rows i < m of the tile are tap `first + i*stride`, or
-  // output channels where the tile is not shifted; columns j < nt are the taps in `taps`, of each of the channels.
+  // One call of the kernel for every `together_` input channels: rows i < m of the tile are taps, shifted by lda each,
+  // or output channels where m is 0; columns j < nt are the taps in `taps`, of each of the channels.
   struct Call {
     Index m, lda;
+    Index y;  // where its first row lies, from the first pixel of the box
     std::vector<Index> taps;
     std::vector<std::ptrdiff_t> offset;
     Index row_tap;  // what row i adds to the tap index
@@ -68,10 +73,18 @@ class Dots final : public SlottedPass {
     const bool row = box_q_[0] * box_q_[1] == 1 && v.plain() && v.stride[4] == 1;
     return spec_.problem.pointwise() && may_stay(v) && (row || in_runs(v, box_q_));
   }
+  // Where the pixels of y that meet the first pixel of a box in a tap lie in masked copies.
+  Index y_of_tap(Index h, Index w) const {
+    const Problem& p = spec_.problem;
+    return w * p.co * y_channel() + (p.w[1] - 1 - h) * p.dilation[1] * x_.row();
+  }
+  Index y_channel() const { return y_[0].channel(); }
+  Index y_size() const { return spec_.problem.co * y_channel() * static_cast<Index>(y_.size()) + y_[0].slack(); }
   Slot carve(Carver& carver) const;
   void measure(const Operands& o);
   void list_calls();
   Box box(Index i) const;
+  void locate(const Operands& o, const Box& b, Slot& s) const;
   Index begin_of(const View& v, const Planes& planes, Index unit, Index channel) const;
   Next next_copies(const Operands& o, Index unit, Index result, Index next_unit, Index next_result) const;
   void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
@@ -82,7 +95,10 @@ class Dots final : public SlottedPass {
 
   const KernelSet<T>& kernels_;
   std::array<AxisMap, 3> maps_;
-  Planes x_, y_;
+  bool masked_;    // y has copies with zeros for padding, and x no border
+  Index3 pixels_;  // that boxes divide: of x where y is masked, else of y
+  Planes x_;
+  std::vector<Planes> y_;  // copies of one layout, of which only where they begin in y differs
   Index3 box_q_;
   std::vector<Call> calls_;
   Index together_ = 1;
@@ -96,7 +112,12 @@ class Dots final : public SlottedPass {
 
 template <class T>
 Dots<T>::Dots(const PassSpec& spec, const KernelSet<T>& kernels)
-    : SlottedPass(spec), kernels_(kernels), box_q_(spec.problem.y), channels_(spec.problem.ci) {
+    : SlottedPass(spec),
+      kernels_(kernels),
+      masked_(masks_padding(spec.problem, kernels)),
+      pixels_(masked_ ? spec.problem.x : spec.problem.y),
+      box_q_(pixels_),
+      channels_(spec.problem.ci) {
   maps_ = axis_maps(spec_.problem, map_forward);
 }
 
@@ -115,16 +136,25 @@ void Dots<T>::list_calls() {
         x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
                    w * p.dilation[2] - p.pad_before[2]}));
   };
+  const Index mr = kernels_.dots_mr, nt = kernels_.dots_nt;
+  const Index hs = ceil_div(k[1], ceil_div(k[1], mr));  // taps along h that share a tile
+  if (masked_) {
+    together_ = nt;
+    for (Index w = 0; w < k[2]; ++w)
+      for (Index h = 0; h < k[1]; h += hs)
+        calls_.push_back(
+            {std::min(hs, k[1] - h), -p.dilation[1] * x_.row(), y_of_tap(h, w), {tap(0, h, w)}, {0}, k[2], 0});
+    return;
+  }
   reach_ = std::max<Index>(0, offset(k[0] - 1, k[1] - 1, k[2] - 1) - offset(0, 0, 0));
   const auto add = [&](Index m, Index lda, Index row_tap, Index last, std::vector<Index> taps,
                        std::vector<std::ptrdiff_t> offsets) {
     lead_ = std::max(lead_, (m - 1) * -lda);
-    calls_.push_back({m, lda, std::move(taps), std::move(offsets), row_tap, last});
+    calls_.push_back({m, lda, 0, std::move(taps), std::move(offsets), row_tap, last});
   };
   const bool single = p.co == 1;
-  const Index mr = kernels_.dots_mr, nt = kernels_.dots_nt;
   if (single && k[1] > 1 && p.stride[1] == 1) {  // rows are taps along h
-    const Index hs = ceil_div(k[1], ceil_div(k[1], mr)), ws = ceil_div(k[2], ceil_div(k[2], nt));
+    const Index ws = ceil_div(k[2], ceil_div(k[2], nt));
     for (Index d = 0; d < k[0]; ++d)
       for (Index h = 0; h < k[1]; h += hs)
         for (Index w0 = 0; w0 < k[2]; w0 += ws) {
@@ -166,25 +196,35 @@ template <class T>
 typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
   Slot s{};
   if (copies_x_) s.x = carver.take<T>(channels_ * x_.channel() + x_.slack() + lead_);
-  if (copies_y_) s.y = carver.take<T>(lead_ + spec_.problem.co * y_.channel() + y_.slack() + lead_);
+  if (copies_y_) s.y = carver.take<T>(lead_ + y_size() + lead_);
   s.part = carver.take<T>(spec_.problem.co * together_ * spec_.problem.taps());
   s.x_parts = carver.take<Planes::Part>(x_.parts());
-  s.y_parts = carver.take<Planes::Part>(y_.parts());
+  s.y_parts = carver.take<Planes::Part>(static_cast<Index>(y_.size()));
   if (slabs_ == 1) s.sums = carver.take<T>(batch_ * sum_count());
   return s;
 }
 
 template <class T>
 void Dots<T>::measure(const Operands& o) {
-  x_ = Planes(maps_, box_q_);
-  y_ = Planes(x_, spec_.problem.y);
+  const Problem& p = spec_.problem;
+  if (masked_) {
+    const Index rows = (p.w[1] - 1) * p.dilation[1];
+    x_ = Planes(p.x, {}, box_q_);
+    y_.clear();
+    for (Index w = 0; w < p.w[2]; ++w)
+      y_.emplace_back(p.y, Index3{p.pad_before[0], p.pad_before[1] - rows, p.pad_before[2] - w * p.dilation[2]},
+                      Index3{1, box_q_[1] + rows, box_q_[2]});
+  } else {
+    x_ = Planes(maps_, box_q_);
+    y_.assign(1, Planes(p.y, {}, x_.extent()));
+  }
   list_calls();
   copies_x_ = !stays(o.x), copies_y_ = !stays(o.y);
   Carver carver;
   carve(carver);
   slot_bytes_ = static_cast<Index>(carver.used());
   boxes_ = 1;
-  for (std::size_t a = 0; a < 3; ++a) boxes_ *= ceil_div(spec_.problem.y[a], box_q_[a]);
+  for (std::size_t a = 0; a < 3; ++a) boxes_ *= ceil_div(pixels_[a], box_q_[a]);
 }
 
 template <class T>
@@ -194,14 +234,18 @@ bool Dots<T>::plan() {
   const Index budget = static_cast<Index>(spec_.budget), limit = std::min(budget, kBoxBytes);
   measure(dense);
   if (together_ > 1) {
-    const Index pixels = p.co > kernels_.dots_mr ? kBoxPixels : 2 * kBoxPixels;
+    const Index pixels = kBoxPixels * (masked_ ? 4 : p.co > kernels_.dots_mr ? 1 : 2);
     Index inner = 1;
-    for (std::size_t a = 3; a-- > 0; inner *= p.y[a])
-      box_q_[a] = ceil_div(p.y[a], ceil_div(p.y[a], std::max<Index>(1, pixels / inner)));
+    for (std::size_t a = 3; a-- > 0; inner *= pixels_[a])
+      box_q_[a] = ceil_div(pixels_[a], ceil_div(pixels_[a], std::max<Index>(1, pixels / inner)));
   }
+  const auto fewer = [&] {  // channels, which fill tiles
+    const Index half = ceil_div(channels_, 2);
+    return half > together_ ? round_up(half, together_) : half;
+  };
   for (measure(dense); slot_bytes_ > limit; measure(dense)) {
-    if (channels_ > 1 && channels_ * x_.channel() > p.co * y_.channel())
-      channels_ = ceil_div(channels_, 2);
+    if (channels_ > 1 && channels_ * x_.channel() > y_size())
+      channels_ = fewer();
     else if (box_q_[0] > 1)
       box_q_[0] = ceil_div(box_q_[0], 2);
     else if (box_q_[1] > 8)
@@ -211,7 +255,7 @@ bool Dots<T>::plan() {
     else if (slot_bytes_ <= budget)
       break;
     else if (channels_ > 1)
-      channels_ = ceil_div(channels_, 2);
+      channels_ = fewer();
     else if (box_q_[1] > 1)
       box_q_[1] = ceil_div(box_q_[1], 2);
     else if (box_q_[2] > kernels_.lanes)
@@ -246,7 +290,7 @@ template <class T>
 typename Dots<T>::Box Dots<T>::box(Index i) const {
   Box b;
   for (std::size_t a = 3; a-- > 0;) {
-    const Index size = spec_.problem.y[a], parts = ceil_div(size, box_q_[a]);
+    const Index size = pixels_[a], parts = ceil_div(size, box_q_[a]);
     b.q0[a] = i % parts * box_q_[a];
     b.q1[a] = std::min(b.q0[a] + box_q_[a], size);
     i /= parts;
@@ -273,7 +317,17 @@ typename Dots<T>::Next Dots<T>::next_copies(const Operands& o, Index unit, Index
   };
   const auto first = [&](Index r) { return r / channel_blocks_ * p.ci + r % channel_blocks_ * channels_; };
   const auto group = [&](Index r) { return r / channel_blocks_ * p.co; };
-  return {distance(o.x, x_, first(result), first(next_result)), distance(o.y, y_, group(result), group(next_result))};
+  return {distance(o.x, x_, first(result), first(next_result)),
+          distance(o.y, y_[0], group(result), group(next_result))};
+}
+
+template <class T>
+void Dots<T>::locate(const Operands& o, const Box& b, Slot& s) const {
+  x_.locate(o.x, b.q0, masked_ ? b.q1 : x_.size(), s.x_parts);
+  Planes::Part* parts = s.y_parts;
+  for (const Planes& y : y_) y.locate(o.y, b.q0, masked_ ? y.size() : b.q1, parts++);
+  s.x_stays = !copies_x_ || (exact_ && may_stay(o.x) && s.x_parts->run >= length(b) + reach_);
+  s.y_stays = !copies_y_ || (lead_ == 0 && !masked_ && may_stay(o.y) && s.y_parts->run >= length(b));
 }
 
 // Adds the products of one box and image to sums[output channel][input channel][tap].
@@ -286,41 +340,52 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
     return static_cast<const T*>(v.data) + v.offset({n_, c, 0, 0, 0}) + parts->at;
   };
   const Index x_channel = s.x_stays ? o.x.stride[1] : x_.channel(),
-              y_channel = s.y_stays ? o.y.stride[1] : y_.channel();
+              y_channel = s.y_stays ? o.y.stride[1] : this->y_channel();
   const T* const y = s.y_stays ? place(o.y, s.y_parts, n, g * p.co) : s.y + lead_;
   const T* x = s.x_stays ? place(o.x, s.x_parts, n, g * p.ci + c0) : s.x;
   if (!s.x_stays) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered, next.x);
   const Index length = this->length(b);
   T tile[kMostColumns];
-  const auto dots = [&](Index m, int nt, Index count, const T* rows, Index lda, const T* columns,
+  Ahead ahead;
+  const auto dots = [&](Index m, Index nt, Index count, const T* rows, Index lda, const T* columns,
                         const std::ptrdiff_t* offset, T* out, Index ldo) {
     const Index step = round_up(ceil_div(count, ceil_div(count, kStraight * kernels_.lanes)), kernels_.lanes);
-    for (Index i = 0; i < count; i += step)
-      kernels_.dots(static_cast<int>(m), nt, std::min(step, count - i), rows + i, lda, columns + i, offset, out, ldo);
+    for (Index i = 0; i < count; i += step, ahead.next(step))
+      kernels_.dots(static_cast<int>(m), static_cast<int>(nt), std::min(step, count - i), rows + i, lda, columns + i,
+                    offset, out, ldo);
   };
   for (Index c = 0, now = 0; c < channels; c += now, x += now * x_channel) {
     now = std::min(together_, channels - c);
     const Index results = now * taps;
+    if (masked_ && s.x_stays && from_memory(o.x)) {
+      const Index left = channels - c - now;  // of this box, then the first of the next one
+      const T* const first = left > 0 ? x + now * x_channel : place(o.x, s.x_parts, n, g * p.ci + c0) + next.x;
+      const Index runs = std::min(together_, left > 0 ? left : channels), item = static_cast<Index>(sizeof(T));
+      ahead = Ahead(first, length * item, runs, x_channel * item, p.co * static_cast<Index>(calls_.size()) * length);
+    }
     for (const Call& call : calls_) {
-      const int nt = static_cast<int>(call.taps.size());
-      if (call.m > 0) {
-        std::fill(tile, tile + call.m * nt, T{});
-        dots(call.m, nt, length + (call.m - 1) * -call.lda, y, call.lda, x, call.offset.data(), tile, nt);
-        for (Index i = 0; i < call.m; ++i)
-          for (Index j = 0; j < nt; ++j) {
-            const Index t = call.taps[static_cast<std::size_t>(j)] + i * call.row_tap;
-            if (call.last == 0 || t < call.last) s.part[t] = tile[i * nt + j];
-          }
+      const Index nt = static_cast<Index>(call.taps.size()), columns = now * nt;
+      std::array<std::ptrdiff_t, kMostColumns> offset;
+      for (Index j = 0; j < columns; ++j)
+        offset[static_cast<std::size_t>(j)] = j / nt * x_channel + call.offset[static_cast<std::size_t>(j % nt)];
+      if (call.m == 0) {
+        for (Index m0 = 0; m0 < p.co; m0 += kernels_.dots_mr) {
+          const Index m = std::min<Index>(kernels_.dots_mr, p.co - m0);
+          T* part = s.part + m0 * results + call.taps[0];
+          for (Index i = 0; i < m; ++i) std::fill_n(part + i * results, columns, T{});
+          dots(m, columns, length, y + m0 * y_channel, y_channel, x, offset.data(), part, results);
+        }
         continue;
       }
-      std::array<std::ptrdiff_t, kMostColumns> offset;
-      for (Index j = 0; j < now * nt; ++j)
-        offset[static_cast<std::size_t>(j)] = j / nt * x_channel + call.offset[static_cast<std::size_t>(j % nt)];
-      for (Index m0 = 0; m0 < p.co; m0 += kernels_.dots_mr) {
-        const Index m = std::min<Index>(kernels_.dots_mr, p.co - m0);
-        T* part = s.part + m0 * results + call.taps[0];
-        for (Index i = 0; i < m; ++i) std::fill_n(part + i * results, now * nt, T{});
-        dots(m, static_cast<int>(now) * nt, length, y + m0 * y_channel, y_channel, x, offset.data(), part, results);
+      for (Index m = 0; m < p.co; ++m) {
+        std::fill(tile, tile + call.m * columns, T{});
+        dots(call.m, columns, length + (masked_ ? 0 : (call.m - 1) * -call.lda), y + m * y_channel + call.y, call.lda,
+             x, offset.data(), tile, columns);
+        for (Index i = 0; i < call.m; ++i)
+          for (Index j = 0; j < columns; ++j) {
+            const Index t = call.taps[static_cast<std::size_t>(j % nt)] + i * call.row_tap;
+            if (call.last == 0 || t < call.last) s.part[(m * now + j / nt) * taps + t] = tile[i * columns + j];
+          }
       }
     }
     const auto finite = [&](Index i) {
@@ -348,16 +413,19 @@ void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, Index y_channe
         for (std::size_t a = 0; a < 3; ++a) {
           offset[a] = tap[a] * p.dilation[a] - p.pad_before[a];
           const Range valid = valid_outputs(axis_sizes(p, static_cast<int>(a)), tap[a]);
-          from[a] = std::max(valid.begin, b.q0[a]) - b.q0[a];
-          to[a] = std::min(valid.end, b.q1[a]) - b.q0[a];
+          const Index shift = b.q0[a] - (masked_ ? offset[a] : 0);
+          from[a] = std::max<Index>(valid.begin - shift, 0);
+          to[a] = std::min(valid.end - shift, b.q1[a] - b.q0[a]);
         }
+        const T* const x_tap = x + (masked_ ? 0 : x_.offset(offset));
+        const T* const y_tap = y + (masked_ ? y_of_tap(h, w) : 0);
         for (Index m = 0; m < p.co; ++m) {
           T sum{};
           for (Index i = from[0]; i < to[0]; ++i)
             for (Index j = from[1]; j < to[1]; ++j)
               for (Index k = from[2]; k < to[2]; ++k) {
                 const Index at = i * x_.plane() + j * x_.row() + k;
-                sum += y[m * y_channel + at] * x[x_.offset(offset) + at];
+                sum += y_tap[m * y_channel + at] * x_tap[at];
               }
           part[m * row + t] = sum;
         }
@@ -392,7 +460,7 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
     Slot s = carve(carver);
     if (lead_ > 0) {
       std::fill(s.y, s.y + lead_, T{});
-      T* behind_y = s.y + lead_ + p.co * y_.channel() + y_.slack();
+      T* behind_y = s.y + lead_ + y_size();
       std::fill(behind_y, behind_y + lead_, T{});
     }
     const Index first = i / slabs_ * batch_, last = std::min(first + batch_, results);
@@ -404,22 +472,23 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
       const Box b = box(u / p.n);
       if (located != u / p.n) {
         located = u / p.n, bordered = 0, bordered_y = false;
-        x_.locate(o.x, b.q0, x_.size(), s.x_parts);
-        y_.locate(o.y, b.q0, b.q1, s.y_parts);
-        s.x_stays = !copies_x_ || (exact_ && may_stay(o.x) && s.x_parts->run >= length(b) + reach_);
-        s.y_stays = !copies_y_ || (lead_ == 0 && may_stay(o.y) && s.y_parts->run >= length(b));
+        locate(o, b, s);
       }
       for (Index r = first, group = -1; r < last; ++r) {
         const Next next = [&]() -> Next {
-          if (s.x_stays && s.y_stays) return {};
+          if (s.x_stays && s.y_stays && !masked_) return {};
           if (r + 1 < last) return next_copies(o, u, r, u, r + 1);
           if (u + 1 < units) return next_copies(o, u, r, u + 1, first);
           return next_copies(o, u, r, 0, last % results);
         }();
         if (group != r / channel_blocks_) {
           group = r / channel_blocks_;
-          if (!s.y_stays)
-            y_.copy(kernels_, o.y, s.y_parts, u % p.n, group * p.co, p.co, s.y + lead_, bordered_y, next.y);
+          T* to = s.y + lead_;
+          const Planes::Part* parts = s.y_parts;
+          for (const Planes& y : y_) {
+            if (!s.y_stays) y.copy(kernels_, o.y, parts, u % p.n, group * p.co, p.co, to, bordered_y, next.y);
+            to += p.co * y_channel(), ++parts;
+          }
           bordered_y = true;
         }
         const Index c0 = r % channel_blocks_ * channels_, channels = std::min(channels_, p.ci - c0);
@@ -447,9 +516,9 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
 template <class T>
 std::string Dots<T>::explain() const {
   std::ostringstream s;
-  s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels, "
-    << calls_.size() << " tiles for each of " << channels_ << " input channels, " << batch_ << " results a task, "
-    << slabs_ << " slabs; " << effort();
+  s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels"
+    << (masked_ ? ", y masked for each of their columns, " : ", ") << calls_.size() << " tiles for each of "
+    << channels_ << " input channels, " << batch_ << " results a task, " << slabs_ << " slabs; " << effort();
   return s.str();
 }
 

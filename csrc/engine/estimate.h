@@ -53,6 +53,11 @@ constexpr Index kFewChannels = 8;
 template <class T>
 bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels);
 
+/// Whether dots form the weights' gradient from copies of y that have zeros where a tap meets padding, and x without a
+/// border, which is read where it is: for a few output channels of many input channels.
+template <class T>
+bool masks_padding(const Problem& p, const KernelSet<T>& kernels);
+
 /// Whether the gathering kernel is expected to form the weights' gradient sooner with x and y in each other's roles, so
 /// that columns are input channels.
 template <class T>

@@ -178,7 +178,7 @@ bool MatrixWeights::plan() {
 void MatrixWeights::set_box() {
   const Problem& p = spec_.problem;
   x_ = Planes(maps_, box_);
-  y_ = Planes(x_, p.y);
+  y_ = Planes(p.y, {}, x_.extent());
   image_steps_ = ceil_div((box_[1] - 1) * x_.row() + box_[2], kDepth);
   boxes_ = pixel_boxes(p.y, box_);
   rounds_ = boxes_ * ceil_div(p.n, batch_);

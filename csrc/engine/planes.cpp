@@ -26,8 +26,8 @@ Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box) {
   channel_ = (ceil_div(residues * extent_[0] * extent_[1] * extent_[2], 16) | 1) * 16;
 }
 
-Planes::Planes(const Planes& other, const Index3& size) : extent_(other.extent_) {
-  for (std::size_t a = 0; a < 3; ++a) axes_[a] = {size[a], 1, 0, {0}};
+Planes::Planes(const Index3& size, const Index3& first, const Index3& extent) : extent_(extent) {
+  for (std::size_t a = 0; a < 3; ++a) axes_[a] = {size[a], 1, first[a], {0}};
   channel_ = (ceil_div(extent_[0] * extent_[1] * extent_[2], 16) | 1) * 16;
 }
 

@@ -19,9 +19,10 @@ class Planes {
   Planes() = default;
   /// For boxes of at most `box` pixels a phase.
   Planes(const std::array<AxisMap, 3>& maps, const Index3& box);
-  /// Of an image that is read at the pixels themselves, laid out like `other`.
-  Planes(const Planes& other, const Index3& size);
+  /// Of an image of this size whose position q + first lies at pixel q of boxes of `extent`.
+  Planes(const Index3& size, const Index3& first, const Index3& extent);
 
+  const Index3& extent() const { return extent_; }
   Index row() const { return extent_[2]; }
   Index plane() const { return extent_[1] * extent_[2]; }
   Index channel() const { return channel_; }  ///< elements of one channel, an odd number of cache lines

@@ -35,8 +35,11 @@ inline std::vector<Problem> hard_problems() {
       problem(1, 1, 200, 33, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),  // chunks of channels
       problem(1, 1, 3, 9, {1, 60, 60}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),   // many boxes
       problem(1, 1, 2, 3, {1, 1, 1500}, {1, 1, 9}, {1, 1, 1}, {1, 1, 1}, {0, 0, 4}),  // boxes along a row
-      problem(40, 1, 5, 6, {1, 3, 3}, {1, 2, 2}),                                     // boxes of images
-      problem(90, 1, 18, 4, {1, 1, 2}, {1, 1, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 1}),   // images are the long axis
+      // Dots mask padding in copies of y: planes that are padding alone, and boxes with uneven padding.
+      problem(2, 2, 13, 1, {1, 11, 9}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}),
+      problem(2, 1, 7, 2, {1, 33, 150}, {1, 6, 3}, {1, 1, 1}, {1, 2, 3}, {0, 4, 7}, {0, 1, 2}),
+      problem(40, 1, 5, 6, {1, 3, 3}, {1, 2, 2}),                                    // boxes of images
+      problem(90, 1, 18, 4, {1, 1, 2}, {1, 1, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 1}),  // images are the long axis
       problem(2, 1, 5, 4, {5, 6, 7}, {2, 3, 3}, {2, 1, 2}, {1, 2, 1}, {1, 2, 0}),
       problem(1, 1, 4, 7, {1, 40, 40}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}),
       problem(2, 1, 9, 20, {1, 8, 9}, {1, 1, 1}, {1, 2, 2}),    // phases without a tap
