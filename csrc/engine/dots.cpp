@@ -2,9 +2,9 @@
 // flat copies of both images, or of the images where they are such already. With a single output channel the rows of a
 // tile are one image shifted by a tap each, so that every vector is loaded once for several taps; with others they are
 // output channels, and the columns those taps of several input channels that fill the tile. Several input channels of
-// few output channels need no border: columns are the channels, and y has a copy for each column of the window, which
-// lies where the pixels of x do, with zeros where that column meets padding. A zero may meet what is not finite in the
-// other image: a box whose sums are not finite is summed again, product by product.
+// few output channels need no border: columns are the channels, rows the taps along the first axis, and y has a copy
+// for each tap along the others, which lies where the pixels of x do, with zeros where that tap meets padding. A zero
+// may meet what is not finite in the other image: a box whose sums are not finite is summed again, product by product.
 #include <cmath>
 #include <sstream>
 
@@ -73,10 +73,21 @@ class Dots final : public SlottedPass {
     const bool row = box_q_[0] * box_q_[1] == 1 && v.plain() && v.stride[4] == 1;
     return spec_.problem.pointwise() && may_stay(v) && (row || in_runs(v, box_q_));
   }
-  // Where the pixels of y that meet the first pixel of a box in a tap lie in masked copies.
-  Index y_of_tap(Index h, Index w) const {
+  // Of masked copies, that of a tap, and how far it shifts the pixels of y that meet the first pixel of a box there.
+  Index y_of_tap(Index t) const {
     const Problem& p = spec_.problem;
-    return w * p.co * y_channel() + (p.w[1] - 1 - h) * p.dilation[1] * x_.row();
+    const std::size_t a = first_axis(p);
+    const Index copies = p.taps() / p.w[a];
+    return t % copies * p.co * y_channel() + (p.w[a] - 1 - t / copies) * shift();
+  }
+  // From a tap along the first axis to the next one.
+  Index shift() const {
+    const std::size_t a = first_axis(spec_.problem);
+    return spec_.problem.dilation[a] * (a == 0 ? x_.plane() : a == 1 ? x_.row() : 1);
+  }
+  Index3 tap(Index t) const {
+    const Index3& k = spec_.problem.w;
+    return {t / (k[1] * k[2]), t / k[2] % k[1], t % k[2]};
   }
   Index y_channel() const { return y_[0].channel(); }
   Index y_size() const { return spec_.problem.co * y_channel() * static_cast<Index>(y_.size()) + y_[0].slack(); }
@@ -137,13 +148,14 @@ void Dots<T>::list_calls() {
                    w * p.dilation[2] - p.pad_before[2]}));
   };
   const Index mr = kernels_.dots_mr, nt = kernels_.dots_nt;
-  const Index hs = ceil_div(k[1], ceil_div(k[1], mr));  // taps along h that share a tile
   if (masked_) {
-    together_ = nt;
-    for (Index w = 0; w < k[2]; ++w)
-      for (Index h = 0; h < k[1]; h += hs)
-        calls_.push_back(
-            {std::min(hs, k[1] - h), -p.dilation[1] * x_.row(), y_of_tap(h, w), {tap(0, h, w)}, {0}, k[2], 0});
+    together_ = std::min(nt, p.ci);
+    const Index length = k[first_axis(p)], rows = ceil_div(length, ceil_div(length, mr)), copies = p.taps() / length;
+    for (Index copy = 0; copy < copies; ++copy)
+      for (Index i = 0; i < length; i += rows) {
+        const Index first = i * copies + copy;
+        calls_.push_back({std::min(rows, length - i), -shift(), y_of_tap(first), {first}, {0}, copies, 0});
+      }
     return;
   }
   reach_ = std::max<Index>(0, offset(k[0] - 1, k[1] - 1, k[2] - 1) - offset(0, 0, 0));
@@ -154,7 +166,7 @@ void Dots<T>::list_calls() {
   };
   const bool single = p.co == 1;
   if (single && k[1] > 1 && p.stride[1] == 1) {  // rows are taps along h
-    const Index ws = ceil_div(k[2], ceil_div(k[2], nt));
+    const Index hs = ceil_div(k[1], ceil_div(k[1], mr)), ws = ceil_div(k[2], ceil_div(k[2], nt));
     for (Index d = 0; d < k[0]; ++d)
       for (Index h = 0; h < k[1]; h += hs)
         for (Index w0 = 0; w0 < k[2]; w0 += ws) {
@@ -208,12 +220,18 @@ template <class T>
 void Dots<T>::measure(const Operands& o) {
   const Problem& p = spec_.problem;
   if (masked_) {
-    const Index rows = (p.w[1] - 1) * p.dilation[1];
+    const std::size_t a = first_axis(p);
+    const Index reach = (p.w[a] - 1) * p.dilation[a];
+    Index3 extent = box_q_;
+    extent[a] += reach;
     x_ = Planes(p.x, {}, box_q_);
     y_.clear();
-    for (Index w = 0; w < p.w[2]; ++w)
-      y_.emplace_back(p.y, Index3{p.pad_before[0], p.pad_before[1] - rows, p.pad_before[2] - w * p.dilation[2]},
-                      Index3{1, box_q_[1] + rows, box_q_[2]});
+    for (Index copy = 0; copy < p.taps() / p.w[a]; ++copy) {
+      Index3 first = p.pad_before;
+      for (std::size_t b = a + 1; b < 3; ++b) first[b] -= tap(copy)[b] * p.dilation[b];
+      first[a] -= reach;
+      y_.emplace_back(p.y, first, extent);
+    }
   } else {
     x_ = Planes(maps_, box_q_);
     y_.assign(1, Planes(p.y, {}, x_.extent()));
@@ -404,32 +422,29 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
 template <class T>
 void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, Index y_channel, T* part, Index row) const {
   const Problem& p = spec_.problem;
-  Index t = 0;
-  for (Index d = 0; d < p.w[0]; ++d)
-    for (Index h = 0; h < p.w[1]; ++h)
-      for (Index w = 0; w < p.w[2]; ++w, ++t) {
-        const Index3 tap{d, h, w};
-        Index3 offset, from, to;
-        for (std::size_t a = 0; a < 3; ++a) {
-          offset[a] = tap[a] * p.dilation[a] - p.pad_before[a];
-          const Range valid = valid_outputs(axis_sizes(p, static_cast<int>(a)), tap[a]);
-          const Index shift = b.q0[a] - (masked_ ? offset[a] : 0);
-          from[a] = std::max<Index>(valid.begin - shift, 0);
-          to[a] = std::min(valid.end - shift, b.q1[a] - b.q0[a]);
-        }
-        const T* const x_tap = x + (masked_ ? 0 : x_.offset(offset));
-        const T* const y_tap = y + (masked_ ? y_of_tap(h, w) : 0);
-        for (Index m = 0; m < p.co; ++m) {
-          T sum{};
-          for (Index i = from[0]; i < to[0]; ++i)
-            for (Index j = from[1]; j < to[1]; ++j)
-              for (Index k = from[2]; k < to[2]; ++k) {
-                const Index at = i * x_.plane() + j * x_.row() + k;
-                sum += y_tap[m * y_channel + at] * x_tap[at];
-              }
-          part[m * row + t] = sum;
-        }
-      }
+  for (Index t = 0; t < p.taps(); ++t) {
+    Index3 offset, from, to;
+    for (std::size_t a = 0; a < 3; ++a) {
+      const Index at = tap(t)[a];
+      offset[a] = at * p.dilation[a] - p.pad_before[a];
+      const Range valid = valid_outputs(axis_sizes(p, static_cast<int>(a)), at);
+      const Index shift = b.q0[a] - (masked_ ? offset[a] : 0);
+      from[a] = std::max<Index>(valid.begin - shift, 0);
+      to[a] = std::min(valid.end - shift, b.q1[a] - b.q0[a]);
+    }
+    const T* const x_tap = x + (masked_ ? 0 : x_.offset(offset));
+    const T* const y_tap = y + (masked_ ? y_of_tap(t) : 0);
+    for (Index m = 0; m < p.co; ++m) {
+      T sum{};
+      for (Index i = from[0]; i < to[0]; ++i)
+        for (Index j = from[1]; j < to[1]; ++j)
+          for (Index k = from[2]; k < to[2]; ++k) {
+            const Index at = i * x_.plane() + j * x_.row() + k;
+            sum += y_tap[m * y_channel + at] * x_tap[at];
+          }
+      part[m * row + t] = sum;
+    }
+  }
 }
 
 template <class T>
@@ -516,9 +531,11 @@ void Dots<T>::run(const Operands& o, std::byte* workspace) const {
 template <class T>
 std::string Dots<T>::explain() const {
   std::ostringstream s;
-  s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2] << " pixels"
-    << (masked_ ? ", y masked for each of their columns, " : ", ") << calls_.size() << " tiles for each of "
-    << channels_ << " input channels, " << batch_ << " results a task, " << slabs_ << " slabs; " << effort();
+  s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2]
+    << " pixels, ";
+  if (masked_) s << y_.size() << " masked copies of y, ";
+  s << calls_.size() << " tiles for each of " << channels_ << " input channels, " << batch_ << " results a task, "
+    << slabs_ << " slabs; " << effort();
   return s.str();
 }
 

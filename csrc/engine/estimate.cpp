@@ -304,10 +304,10 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
                         : p.y[0] > 1 ? static_cast<double>(p.y[0]) * flat(1) * flat(2)
                                      : static_cast<double>(p.y[1]) * flat(2);
   // Rows of tiles are output channels, or taps along h where there is one, or copies of all of them are masked.
-  const Index down = masked || (p.co == 1 && p.stride[1] == 1) ? p.w[1] : 1, rows = p.co * down,
-              columns = p.taps() / down;
+  const Index down = masked ? p.w[first_axis(p)] : p.co == 1 && p.stride[1] == 1 ? p.w[1] : 1;
+  const Index rows = p.co * down, columns = p.taps() / down;
   // Few taps share tiles with those of other channels.
-  const Index together = masked      ? kernels.dots_nt
+  const Index together = masked      ? std::min<Index>(kernels.dots_nt, p.ci)
                          : down == 1 ? std::clamp<Index>(kernels.dots_nt / columns, 1, p.ci)
                                      : 1,
               all = together * columns;
@@ -319,7 +319,7 @@ double dots_cycles(const Problem& p, const KernelSet<T>& kernels) {
                static_cast<double>(together);
   const double copied = p.pointwise() ? 0
                                       : (masked ? 0 : kSource * static_cast<double>(p.ci * p.x_plane())) +
-                                            kCopied * static_cast<double>(p.co * p.y_plane() * (masked ? p.w[2] : 1));
+                                            kCopied * static_cast<double>(p.co * p.y_plane() * (masked ? columns : 1));
   return kPass + static_cast<double>(p.n * p.groups) *
                      (static_cast<double>(p.ci) * (kPlane + kProduct * tiles * pixels / kernels.lanes +
                                                    kSum * static_cast<double>(p.co * p.taps())) +
@@ -440,14 +440,17 @@ bool packs_steps(const Problem& p, const KernelSet<T>& kernels) {
 
 template <class T>
 bool masks_padding(const Problem& p, const KernelSet<T>& kernels) {
-  // Tiles of fewer rows load more than they multiply: 5x5 windows, whose five rows need two tiles, take 1.05 to 1.3
-  // times as long as with a border around x, 7x7 windows 0.86, 4x4 and 3x3 windows 0.6 to 0.8 (Zen 5).
-  constexpr Index kRows = 3;
-  // 3 and 4 output channels take 1.16 to 1.2 times as long as without, 2 take 0.8 (Zen 5).
-  constexpr Index kMost = 2;
-  const bool flat = p.w[0] == 1 && p.x[0] == 1 && p.stride == Index3{1, 1, 1};
-  return flat && p.pad_before != Index3{} && p.ci >= kernels.dots_nt && p.co <= kMost &&
-         p.w[1] >= kRows * ceil_div(p.w[1], kernels.dots_mr);
+  const std::size_t a = first_axis(p);
+  const Index length = p.w[a];
+  if (p.stride != Index3{1, 1, 1} || length == 1) return false;
+  // Taps along one axis need one copy: up to 4 output channels take 0.35 to 0.85 of the time, but not of as many input
+  // channels (2 to 2, 1.3; 4 to 2, 1; all of a Zen 5).
+  if (p.taps() == length) return p.co <= 4 && p.ci >= 2 * p.co;
+  // Tiles of fewer than three rows load more than they multiply: 5x5 windows, whose rows need two tiles, take 1.05 to
+  // 1.3 times as long as with a border around x, 7x7 windows 0.86, 3x3 and 4x4 windows 0.6 to 0.8, to 3 and 4 output
+  // channels 1.2, without padding 1 to 1.1; volumes, which need a copy for each of 9 taps, 0.8 to 1.2.
+  const bool full = length >= 3 * ceil_div(length, kernels.dots_mr);
+  return a == 1 && full && p.pad_before != Index3{} && p.co <= 2 && p.ci >= kernels.dots_nt;
 }
 
 template <class T>
