@@ -407,9 +407,9 @@ TEST(Dots, MaskPaddingForFewOutputChannels) {
   for (const KernelSet<float>* set : kernel_sets<float>())
     for (const auto& [p, masked] : {std::pair{problem(1, 1, 20, 1, {1, 70, 100}, {1, 3, 3}, one, one, pad), true},
                                     {problem(3, 2, 9, 2, {1, 7, 5}, {1, 3, 3}, one, one, pad), true},
-                                    {problem(1, 1, 20, 4, {1, 1, 50}, {1, 1, 4}), true},
-                                    {problem(2, 1, 4, 2, {5, 6, 7}, {3, 1, 1}, one, one, one), true},
-                                    {problem(1, 1, 4, 3, {1, 1, 50}, {1, 1, 4}), false},
+                                    {problem(1, 1, 12, 4, {1, 1, 50}, {1, 1, 4}), true},
+                                    {problem(2, 1, 6, 2, {5, 6, 7}, {3, 1, 1}, one, one, one), true},
+                                    {problem(1, 1, 8, 3, {1, 1, 50}, {1, 1, 4}), false},
                                     {problem(1, 1, 20, 3, {1, 7, 5}, {1, 3, 3}, one, one, pad), false},
                                     {problem(1, 1, 20, 1, {7, 7, 5}, {3, 3, 3}, one, one, one), false},
                                     {problem(1, 1, 20, 1, {1, 7, 5}, {1, 3, 3}), false},

@@ -443,9 +443,9 @@ bool masks_padding(const Problem& p, const KernelSet<T>& kernels) {
   const std::size_t a = first_axis(p);
   const Index length = p.w[a];
   if (p.stride != Index3{1, 1, 1} || length == 1) return false;
-  // Taps along one axis need one copy: up to 4 output channels take 0.35 to 0.85 of the time, but not of as many input
-  // channels (2 to 2, 1.3; 4 to 2, 1; all of a Zen 5).
-  if (p.taps() == length) return p.co <= 4 && p.ci >= 2 * p.co;
+  // Taps along one axis need one copy: one output channel takes 0.35 to 0.8 of the time, up to 4 take 0.75 to 0.9 with
+  // many input channels, but not with few (2 to 2, 1.3; 8 to 4, 0.9 to 1.1; all of a Zen 5).
+  if (p.taps() == length) return p.co <= 4 && p.ci >= (p.co == 1 ? 2 : 3 * p.co);
   // Tiles of fewer than three rows load more than they multiply: 5x5 windows, whose rows need two tiles, take 1.05 to
   // 1.3 times as long as with a border around x, 7x7 windows 0.86, 3x3 and 4x4 windows 0.6 to 0.8, to 3 and 4 output
   // channels 1.2, without padding 1 to 1.1; volumes, which need a copy for each of 9 taps, 0.8 to 1.2.

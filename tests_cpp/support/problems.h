@@ -38,7 +38,7 @@ inline std::vector<Problem> hard_problems() {
       // Dots mask padding in copies of y: planes that are padding alone, and boxes with uneven padding.
       problem(2, 2, 13, 1, {1, 11, 9}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}),
       problem(2, 1, 7, 2, {1, 33, 150}, {1, 6, 3}, {1, 1, 1}, {1, 2, 3}, {0, 4, 7}, {0, 1, 2}),
-      problem(2, 1, 9, 4, {1, 1, 5000}, {1, 1, 7}, {1, 1, 1}, {1, 1, 3}, {0, 0, 4}, {0, 0, 30}),
+      problem(2, 1, 13, 4, {1, 1, 5000}, {1, 1, 7}, {1, 1, 1}, {1, 1, 3}, {0, 0, 4}, {0, 0, 30}),
       problem(3, 2, 2, 1, {7, 4, 5}, {5, 1, 1}, {1, 1, 1}, {1, 1, 1}, {3, 1, 0}, {0, 2, 1}),
       problem(40, 1, 5, 6, {1, 3, 3}, {1, 2, 2}),                                    // boxes of images
       problem(90, 1, 18, 4, {1, 1, 2}, {1, 1, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 1}),  // images are the long axis
