@@ -28,6 +28,18 @@ constexpr Index kLongRun = 4 << 10;
 constexpr Index kMinTasks = 8;
 constexpr Index kStraight = 256;  // vectors of a sum: 406 had 1.9 times PyTorch's error, adding lanes up costs time
 
+// With x and y in each other's roles; w is what it was.
+Operands exchanged(Operands o) {
+  std::swap(o.x, o.y);
+  return o;
+}
+
+PassSpec exchanged(PassSpec spec) {
+  spec.problem = exchanged(spec.problem);
+  spec.operands = exchanged(spec.operands);
+  return spec;
+}
+
 template <class T>
 class Dots final : public SlottedPass {
  public:
@@ -106,8 +118,9 @@ class Dots final : public SlottedPass {
 
   const KernelSet<T>& kernels_;
   std::array<AxisMap, 3> maps_;
-  bool masked_;    // y has copies with zeros for padding, and x no border
-  Index3 pixels_;  // that boxes divide: of x where y is masked, else of y
+  bool exchanged_;  // x and y are in each other's roles, taps count from the last one
+  bool masked_;     // y has copies with zeros for padding, and x no border
+  Index3 pixels_;   // that boxes divide: of x where y is masked, else of y
   Planes x_;
   std::vector<Planes> y_;  // copies of one layout, of which only where they begin in y differs
   Index3 box_q_;
@@ -123,12 +136,13 @@ class Dots final : public SlottedPass {
 
 template <class T>
 Dots<T>::Dots(const PassSpec& spec, const KernelSet<T>& kernels)
-    : SlottedPass(spec),
+    : SlottedPass(dots_exchange_roles(spec.problem, kernels) ? exchanged(spec) : spec),
       kernels_(kernels),
-      masked_(masks_padding(spec.problem, kernels)),
-      pixels_(masked_ ? spec.problem.x : spec.problem.y),
+      exchanged_(dots_exchange_roles(spec.problem, kernels)),
+      masked_(masks_padding(spec_.problem, kernels)),
+      pixels_(masked_ ? spec_.problem.x : spec_.problem.y),
       box_q_(pixels_),
-      channels_(spec.problem.ci) {
+      channels_(spec_.problem.ci) {
   maps_ = axis_maps(spec_.problem, map_forward);
 }
 
@@ -249,7 +263,8 @@ template <class T>
 bool Dots<T>::plan() {
   const Problem& p = spec_.problem;
   const Operands dense = densely(spec_.operands);
-  const Index budget = static_cast<Index>(spec_.budget), limit = std::min(budget, kBoxBytes);
+  const Index budget = static_cast<Index>(spec_.budget),
+              limit = std::min(masked_ ? budget / 2 : budget, kBoxBytes);  // two slots
   measure(dense);
   if (together_ > 1) {
     const Index pixels = kBoxPixels * (masked_ ? 4 : p.co > kernels_.dots_mr ? 1 : 2);
@@ -262,7 +277,7 @@ bool Dots<T>::plan() {
     return half > together_ ? round_up(half, together_) : half;
   };
   for (measure(dense); slot_bytes_ > limit; measure(dense)) {
-    if (channels_ > 1 && channels_ * x_.channel() > y_size())
+    if (channels_ > (masked_ ? together_ : 1) && channels_ * x_.channel() > y_size())
       channels_ = fewer();
     else if (box_q_[0] > 1)
       box_q_[0] = ceil_div(box_q_[0], 2);
@@ -414,7 +429,10 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
     for (Index i = 0; i < now; ++i)
       if (!finite(i)) sum_carefully(b, x + i * x_channel, y, y_channel, s.part + i * taps, results);
     for (Index m = 0; m < p.co; ++m)
-      for (Index t = 0; t < results; ++t) s.sums[(m * channels_ + c) * taps + t] += s.part[m * results + t];
+      for (Index i = 0; i < now; ++i)
+        for (Index t = 0; t < taps; ++t)
+          s.sums[(m * channels_ + c + i) * taps + (exchanged_ ? taps - 1 - t : t)] +=
+              s.part[m * results + i * taps + t];
   }
 }
 
@@ -452,19 +470,22 @@ void Dots<T>::store(const Operands& o, Index g, Index c0, const T* sums) const {
   const Problem& p = spec_.problem;
   const Index channels = std::min(channels_, p.ci - c0), taps = p.taps();
   const bool dense = dense_planes(o.w);
-  const Index per_row = dense && o.w.stride[1] == taps ? channels : 1;  // dense channels are one row
+  const Index per_row = dense && o.w.stride[exchanged_ ? 0 : 1] == taps ? channels : 1;  // dense channels are one row
   for (Index m = 0; m < p.co; ++m)
     for (Index c = 0; c < channels; c += per_row) {
-      const T* row = sums + (m * channels_ + c) * taps;
+      const T* from = sums + (m * channels_ + c) * taps;
+      Index row = g * p.co + m, column = c0 + c;
+      if (exchanged_) std::swap(row, column);
       for (Index d = 0; d < (dense ? 1 : p.w[0]); ++d)
-        for (Index h = 0; h < (dense ? 1 : p.w[1]); ++h, row += p.w[2])
-          store_row(kernels_, advance(o.w.data, o.w.dtype, o.w.offset({g * p.co + m, c0 + c, d, h, 0})), o.w.dtype,
-                    o.w.stride[4], row, dense ? per_row * taps : p.w[2]);
+        for (Index h = 0; h < (dense ? 1 : p.w[1]); ++h, from += p.w[2])
+          store_row(kernels_, advance(o.w.data, o.w.dtype, o.w.offset({row, column, d, h, 0})), o.w.dtype,
+                    o.w.stride[4], from, dense ? per_row * taps : p.w[2]);
     }
 }
 
 template <class T>
-void Dots<T>::run(const Operands& o, std::byte* workspace) const {
+void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
+  const Operands o = exchanged_ ? exchanged(operands) : operands;
   const Problem& p = spec_.problem;
   const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
   const Index pitch = round_up(sum_count() * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
@@ -533,9 +554,9 @@ std::string Dots<T>::explain() const {
   std::ostringstream s;
   s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2]
     << " pixels, ";
-  if (masked_) s << y_.size() << " masked copies of y, ";
-  s << calls_.size() << " tiles for each of " << channels_ << " input channels, " << batch_ << " results a task, "
-    << slabs_ << " slabs; " << effort();
+  if (masked_) s << y_.size() << " masked copies of " << (exchanged_ ? "x, " : "y, ");
+  s << calls_.size() << " tiles for each of " << channels_ << (exchanged_ ? " output" : " input") << " channels, "
+    << batch_ << " results a task, " << slabs_ << " slabs; " << effort();
   return s.str();
 }
 

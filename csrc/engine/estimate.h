@@ -65,6 +65,10 @@ inline std::size_t first_axis(const Problem& p) {
 template <class T>
 bool masks_padding(const Problem& p, const KernelSet<T>& kernels);
 
+/// Whether dots do so with x and y in each other's roles: for a few input channels of more output channels.
+template <class T>
+bool dots_exchange_roles(const Problem& p, const KernelSet<T>& kernels);
+
 /// Whether the gathering kernel is expected to form the weights' gradient sooner with x and y in each other's roles, so
 /// that columns are input channels.
 template <class T>
