@@ -80,10 +80,10 @@ class Dots final : public SlottedPass {
     const Index plane = v.size[2] * v.size[3] * v.size[4] * static_cast<Index>(sizeof(T));
     return v.dtype == compute_dtype<T> && (plane >= kLongRun || v.size[0] * v.size[1] * plane <= kFromMemory);
   }
-  // Whether every box of an image of a pointwise problem is read where it is.
+  // Whether every box of an image without a border is read where it is.
   bool stays(const View& v) const {
     const bool row = box_q_[0] * box_q_[1] == 1 && v.plain() && v.stride[4] == 1;
-    return spec_.problem.pointwise() && may_stay(v) && (row || in_runs(v, box_q_));
+    return may_stay(v) && (row || in_runs(v, box_q_));
   }
   // Of masked copies, that of a tap, and how far it shifts the pixels of y that meet the first pixel of a box there.
   Index y_of_tap(Index t) const {
@@ -101,6 +101,8 @@ class Dots final : public SlottedPass {
     const Index3& k = spec_.problem.w;
     return {t / (k[1] * k[2]), t / k[2] % k[1], t % k[2]};
   }
+  // Of x at a time: without a border only those of a tile.
+  Index copied_channels() const { return masked_ ? together_ : channels_; }
   Index y_channel() const { return y_[0].channel(); }
   Index y_size() const { return spec_.problem.co * y_channel() * static_cast<Index>(y_.size()) + y_[0].slack(); }
   Slot carve(Carver& carver) const;
@@ -221,7 +223,7 @@ void Dots<T>::list_calls() {
 template <class T>
 typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
   Slot s{};
-  if (copies_x_) s.x = carver.take<T>(channels_ * x_.channel() + x_.slack() + lead_);
+  if (copies_x_) s.x = carver.take<T>(copied_channels() * x_.channel() + x_.slack() + lead_);
   if (copies_y_) s.y = carver.take<T>(lead_ + y_size() + lead_);
   s.part = carver.take<T>(spec_.problem.co * together_ * spec_.problem.taps());
   s.x_parts = carver.take<Planes::Part>(x_.parts());
@@ -251,7 +253,8 @@ void Dots<T>::measure(const Operands& o) {
     y_.assign(1, Planes(p.y, {}, x_.extent()));
   }
   list_calls();
-  copies_x_ = !stays(o.x), copies_y_ = !stays(o.y);
+  const bool pointwise = p.pointwise();
+  copies_x_ = !((pointwise || masked_) && stays(o.x)), copies_y_ = !(pointwise && stays(o.y));
   Carver carver;
   carve(carver);
   slot_bytes_ = static_cast<Index>(carver.used());
@@ -276,8 +279,12 @@ bool Dots<T>::plan() {
     const Index half = ceil_div(channels_, 2);
     return half > together_ ? round_up(half, together_) : half;
   };
-  for (measure(dense); slot_bytes_ > limit; measure(dense)) {
-    if (channels_ > (masked_ ? together_ : 1) && channels_ * x_.channel() > y_size())
+  // Masked, with the copy of x that other layouts need.
+  const auto whole = [&] {
+    return slot_bytes_ + (masked_ && !copies_x_ ? copied_channels() * x_.channel() * static_cast<Index>(sizeof(T)) : 0);
+  };
+  for (measure(dense); slot_bytes_ > limit || whole() > budget; measure(dense)) {
+    if (!masked_ && channels_ > 1 && channels_ * x_.channel() > y_size())
       channels_ = fewer();
     else if (box_q_[0] > 1)
       box_q_[0] = ceil_div(box_q_[0], 2);
@@ -285,7 +292,7 @@ bool Dots<T>::plan() {
       box_q_[1] = ceil_div(box_q_[1], 2);
     else if (box_q_[2] > 512)
       box_q_[2] = ceil_div(box_q_[2], 2);
-    else if (slot_bytes_ <= budget)
+    else if (whole() <= budget)
       break;
     else if (channels_ > 1)
       channels_ = fewer();
@@ -296,6 +303,10 @@ bool Dots<T>::plan() {
     else
       return false;
   }
+  if (masked_)  // channels to share where there are few boxes
+    while (channels_ > together_ && p.groups * ceil_div(p.ci, channels_) * p.n * boxes_ < kMinTasks &&
+           p.y_plane() * p.taps() * fewer() * p.co > 8 * boxes_ * kTaskProducts)
+      channels_ = fewer();
   channel_blocks_ = ceil_div(p.ci, channels_);
   const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
   const Index sum_bytes = round_up(sum_count() * static_cast<Index>(sizeof(T)), 64);
@@ -376,7 +387,8 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
               y_channel = s.y_stays ? o.y.stride[1] : this->y_channel();
   const T* const y = s.y_stays ? place(o.y, s.y_parts, n, g * p.co) : s.y + lead_;
   const T* x = s.x_stays ? place(o.x, s.x_parts, n, g * p.ci + c0) : s.x;
-  if (!s.x_stays) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered, next.x);
+  const bool by_tiles = masked_ && !s.x_stays;  // x is copied
+  if (!masked_ && !s.x_stays) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered, next.x);
   const Index length = this->length(b);
   T tile[kMostColumns];
   Ahead ahead;
@@ -387,8 +399,9 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
       kernels_.dots(static_cast<int>(m), static_cast<int>(nt), std::min(step, count - i), rows + i, lda, columns + i,
                     offset, out, ldo);
   };
-  for (Index c = 0, now = 0; c < channels; c += now, x += now * x_channel) {
+  for (Index c = 0, now = 0; c < channels; c += now, x += by_tiles ? 0 : now * x_channel) {
     now = std::min(together_, channels - c);
+    if (by_tiles) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0 + c, now, s.x, false, now * o.x.stride[1]);
     const Index results = now * taps;
     if (masked_ && s.x_stays && from_memory(o.x)) {
       const Index left = channels - c - now;  // of this box, then the first of the next one
