@@ -23,6 +23,12 @@ constexpr Index kRunBytes = 128 << 10;
 constexpr Index kMostColumns = 64;  // of a tile, and results
 // Of a box whose tiles hold several input channels: these stay in the nearest cache for all output channels.
 constexpr Index kBoxPixels = 1024;
+// The same where y has masked copies, which channels share: 2048 take 1.1 times as long, 8192 1.2 (Zen 5, 3x3 windows,
+// 32 and 64 channels 64x64 to 256x256).
+constexpr Index kMaskedPixels = 4096;
+// Products of a task that makes masked copies of its own: with 1/8 of them 32 channels 32x32 to one take 1.15 times as
+// long (Zen 5).
+constexpr Index kMaskedProducts = 1 << 19;
 // Of a channel in memory that prefetchers follow: shorter ones are fetched by those who copy them.
 constexpr Index kLongRun = 4 << 10;
 constexpr Index kMinTasks = 8;
@@ -85,21 +91,21 @@ class Dots final : public SlottedPass {
     const bool row = box_q_[0] * box_q_[1] == 1 && v.plain() && v.stride[4] == 1;
     return may_stay(v) && (row || in_runs(v, box_q_));
   }
-  // Of masked copies, that of a tap, and how far it shifts the pixels of y that meet the first pixel of a box there.
-  Index y_of_tap(Index t) const {
-    const Problem& p = spec_.problem;
-    const std::size_t a = first_axis(p);
-    const Index copies = p.taps() / p.w[a];
-    return t % copies * p.co * y_channel() + (p.w[a] - 1 - t / copies) * shift();
+  Index3 position(Index tap) const {
+    const Index3& k = spec_.problem.w;
+    return {tap / (k[1] * k[2]), tap / k[2] % k[1], tap % k[2]};
   }
-  // From a tap along the first axis to the next one.
+  // Masked copies of y: taps that differ along the first axis alone share one.
+  Index copies() const { return spec_.problem.taps() / spec_.problem.w[first_axis(spec_.problem)]; }
+  // In a masked copy, from the pixels that one of these taps reads to those of the one before it.
   Index shift() const {
     const std::size_t a = first_axis(spec_.problem);
     return spec_.problem.dilation[a] * (a == 0 ? x_.plane() : a == 1 ? x_.row() : 1);
   }
-  Index3 tap(Index t) const {
-    const Index3& k = spec_.problem.w;
-    return {t / (k[1] * k[2]), t / k[2] % k[1], t % k[2]};
+  // Where a tap finds what meets the first pixel of a box.
+  Index y_of_tap(Index tap) const {
+    const Index last = spec_.problem.w[first_axis(spec_.problem)] - 1;
+    return tap % copies() * spec_.problem.co * y_channel() + (last - tap / copies()) * shift();
   }
   // Of x at a time: without a border only those of a tile.
   Index copied_channels() const { return masked_ ? together_ : channels_; }
@@ -166,11 +172,11 @@ void Dots<T>::list_calls() {
   const Index mr = kernels_.dots_mr, nt = kernels_.dots_nt;
   if (masked_) {
     together_ = std::min(nt, p.ci);
-    const Index length = k[first_axis(p)], rows = ceil_div(length, ceil_div(length, mr)), copies = p.taps() / length;
-    for (Index copy = 0; copy < copies; ++copy)
+    const Index length = k[first_axis(p)], rows = ceil_div(length, ceil_div(length, mr));
+    for (Index copy = 0; copy < copies(); ++copy)
       for (Index i = 0; i < length; i += rows) {
-        const Index first = i * copies + copy;
-        calls_.push_back({std::min(rows, length - i), -shift(), y_of_tap(first), {first}, {0}, copies, 0});
+        const Index first = i * copies() + copy;
+        calls_.push_back({std::min(rows, length - i), -shift(), y_of_tap(first), {first}, {0}, copies(), 0});
       }
     return;
   }
@@ -242,9 +248,9 @@ void Dots<T>::measure(const Operands& o) {
     extent[a] += reach;
     x_ = Planes(p.x, {}, box_q_);
     y_.clear();
-    for (Index copy = 0; copy < p.taps() / p.w[a]; ++copy) {
+    for (Index copy = 0; copy < copies(); ++copy) {  // the first so many taps have one each
       Index3 first = p.pad_before;
-      for (std::size_t b = a + 1; b < 3; ++b) first[b] -= tap(copy)[b] * p.dilation[b];
+      for (std::size_t b = a + 1; b < 3; ++b) first[b] -= position(copy)[b] * p.dilation[b];
       first[a] -= reach;
       y_.emplace_back(p.y, first, extent);
     }
@@ -270,7 +276,7 @@ bool Dots<T>::plan() {
               limit = std::min(masked_ ? budget / 2 : budget, kBoxBytes);  // two slots
   measure(dense);
   if (together_ > 1) {
-    const Index pixels = kBoxPixels * (masked_ ? 4 : p.co > kernels_.dots_mr ? 1 : 2);
+    const Index pixels = masked_ ? kMaskedPixels : kBoxPixels * (p.co > kernels_.dots_mr ? 1 : 2);
     Index inner = 1;
     for (std::size_t a = 3; a-- > 0; inner *= pixels_[a])
       box_q_[a] = ceil_div(pixels_[a], ceil_div(pixels_[a], std::max<Index>(1, pixels / inner)));
@@ -279,7 +285,7 @@ bool Dots<T>::plan() {
     const Index half = ceil_div(channels_, 2);
     return half > together_ ? round_up(half, together_) : half;
   };
-  // Masked, with the copy of x that other layouts need.
+  // With the copy of x that layouts need which are not dense.
   const auto whole = [&] {
     return slot_bytes_ + (masked_ && !copies_x_ ? copied_channels() * x_.channel() * static_cast<Index>(sizeof(T)) : 0);
   };
@@ -305,7 +311,7 @@ bool Dots<T>::plan() {
   }
   if (masked_)  // channels to share where there are few boxes
     while (channels_ > together_ && p.groups * ceil_div(p.ci, channels_) * p.n * boxes_ < kMinTasks &&
-           p.y_plane() * p.taps() * fewer() * p.co > 8 * boxes_ * kTaskProducts)
+           p.y_plane() * p.taps() * fewer() * p.co > boxes_ * kMaskedProducts)
       channels_ = fewer();
   channel_blocks_ = ceil_div(p.ci, channels_);
   const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
@@ -456,7 +462,7 @@ void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, Index y_channe
   for (Index t = 0; t < p.taps(); ++t) {
     Index3 offset, from, to;
     for (std::size_t a = 0; a < 3; ++a) {
-      const Index at = tap(t)[a];
+      const Index at = position(t)[a];
       offset[a] = at * p.dilation[a] - p.pad_before[a];
       const Range valid = valid_outputs(axis_sizes(p, static_cast<int>(a)), at);
       const Index shift = b.q0[a] - (masked_ ? offset[a] : 0);
