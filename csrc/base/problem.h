@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace convbwd {
@@ -21,6 +22,12 @@ struct Problem {
   bool pointwise() const {
     constexpr std::array<std::int64_t, 3> ones{1, 1, 1}, zeros{};
     return taps() == 1 && x == y && stride == ones && pad_before == zeros;
+  }
+  /// The first axis along which images or windows are longer than 1, else the last one.
+  std::size_t first_axis() const {
+    std::size_t a = 0;
+    while (a < 2 && x[a] == 1 && w[a] == 1) ++a;
+    return a;
   }
   std::int64_t x_plane() const { return x[0] * x[1] * x[2]; }
   std::int64_t y_plane() const { return y[0] * y[1] * y[2]; }

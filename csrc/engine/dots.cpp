@@ -9,9 +9,9 @@
 #include <sstream>
 
 #include "engine/ahead.h"
+#include "engine/dots_layout.h"
 #include "engine/estimate.h"
 #include "engine/pass.h"
-#include "engine/planes.h"
 
 namespace convbwd {
 namespace {
@@ -56,16 +56,6 @@ class Dots final : public SlottedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  // One call of the kernel for every `together_` input channels: rows i < m of the tile are taps, shifted by lda each,
-  // or output channels where m is 0; columns j < nt are the taps in `taps`, of each of the channels.
-  struct Call {
-    Index m, lda;
-    Index y;  // where its first row lies, from the first pixel of the box
-    std::vector<Index> taps;
-    std::vector<std::ptrdiff_t> offset;
-    Index row_tap;  // what row i adds to the tap index
-    Index last;     // one past the largest tap index that exists along the shifted axis, counted like row_tap
-  };
   struct Slot {
     T *x, *y, *part, *sums;
     Planes::Part *x_parts, *y_parts;
@@ -78,10 +68,6 @@ class Dots final : public SlottedPass {
     Index x = 0, y = 0;  // elements from what is copied to what is copied next
   };
 
-  // From the first pixel of a box to the last one, in a flat copy.
-  Index length(const Box& b) const {
-    return (b.q1[0] - b.q0[0] - 1) * x_.plane() + (b.q1[1] - b.q0[1] - 1) * x_.row() + b.q1[2] - b.q0[2];
-  }
   static bool may_stay(const View& v) {
     const Index plane = v.size[2] * v.size[3] * v.size[4] * static_cast<Index>(sizeof(T));
     return v.dtype == compute_dtype<T> && (plane >= kLongRun || v.size[0] * v.size[1] * plane <= kFromMemory);
@@ -91,29 +77,10 @@ class Dots final : public SlottedPass {
     const bool row = box_q_[0] * box_q_[1] == 1 && v.plain() && v.stride[4] == 1;
     return may_stay(v) && (row || in_runs(v, box_q_));
   }
-  Index3 position(Index tap) const {
-    const Index3& k = spec_.problem.w;
-    return {tap / (k[1] * k[2]), tap / k[2] % k[1], tap % k[2]};
-  }
-  // Masked copies of y: taps that differ along the first axis alone share one.
-  Index copies() const { return spec_.problem.taps() / spec_.problem.w[first_axis(spec_.problem)]; }
-  // In a masked copy, from the pixels that one of these taps reads to those of the one before it.
-  Index shift() const {
-    const std::size_t a = first_axis(spec_.problem);
-    return spec_.problem.dilation[a] * (a == 0 ? x_.plane() : a == 1 ? x_.row() : 1);
-  }
-  // Where a tap finds what meets the first pixel of a box.
-  Index y_of_tap(Index tap) const {
-    const Index last = spec_.problem.w[first_axis(spec_.problem)] - 1;
-    return tap % copies() * spec_.problem.co * y_channel() + (last - tap / copies()) * shift();
-  }
   // Of x at a time: without a border only those of a tile.
-  Index copied_channels() const { return masked_ ? together_ : channels_; }
-  Index y_channel() const { return y_[0].channel(); }
-  Index y_size() const { return spec_.problem.co * y_channel() * static_cast<Index>(y_.size()) + y_[0].slack(); }
+  Index copied_channels() const { return masked_ ? layout_.together : channels_; }
   Slot carve(Carver& carver) const;
   void measure(const Operands& o);
-  void list_calls();
   Box box(Index i) const;
   void locate(const Operands& o, const Box& b, Slot& s) const;
   Index begin_of(const View& v, const Planes& planes, Index unit, Index channel) const;
@@ -125,19 +92,12 @@ class Dots final : public SlottedPass {
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
 
   const KernelSet<T>& kernels_;
-  std::array<AxisMap, 3> maps_;
   bool exchanged_;  // x and y are in each other's roles, taps count from the last one
   bool masked_;     // y has copies with zeros for padding, and x no border
   Index3 pixels_;   // that boxes divide: of x where y is masked, else of y
-  Planes x_;
-  std::vector<Planes> y_;  // copies of one layout, of which only where they begin in y differs
   Index3 box_q_;
-  std::vector<Call> calls_;
-  Index together_ = 1;
+  DotsLayout layout_;
   bool copies_x_ = true, copies_y_ = true;
-  bool exact_ = true;  // no row is a tap that the window does not have
-  Index reach_ = 0;    // of the last tap, where x is not split by remainder
-  Index lead_ = 0;     // zeros before the first and behind the last pixel of y, for shifted rows
   Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, slabs_ = 1, batch_ = 1;
   Index slot_bytes_ = 0;
 };
@@ -150,90 +110,16 @@ Dots<T>::Dots(const PassSpec& spec, const KernelSet<T>& kernels)
       masked_(masks_padding(spec_.problem, kernels)),
       pixels_(masked_ ? spec_.problem.x : spec_.problem.y),
       box_q_(pixels_),
-      channels_(spec_.problem.ci) {
-  maps_ = axis_maps(spec_.problem, map_forward);
-}
-
-// The tiles of one input channel, and the shift of their rows.
-template <class T>
-void Dots<T>::list_calls() {
-  const Problem& p = spec_.problem;
-  const Index3 k = p.w;
-  calls_.clear();
-  exact_ = true;
-  lead_ = 0;
-  together_ = 1;
-  const auto tap = [&](Index d, Index h, Index w) { return (d * k[1] + h) * k[2] + w; };
-  const auto offset = [&](Index d, Index h, Index w) {
-    return static_cast<std::ptrdiff_t>(
-        x_.offset({d * p.dilation[0] - p.pad_before[0], h * p.dilation[1] - p.pad_before[1],
-                   w * p.dilation[2] - p.pad_before[2]}));
-  };
-  const Index mr = kernels_.dots_mr, nt = kernels_.dots_nt;
-  if (masked_) {
-    together_ = std::min(nt, p.ci);
-    const Index length = k[first_axis(p)], rows = ceil_div(length, ceil_div(length, mr));
-    for (Index copy = 0; copy < copies(); ++copy)
-      for (Index i = 0; i < length; i += rows) {
-        const Index first = i * copies() + copy;
-        calls_.push_back({std::min(rows, length - i), -shift(), y_of_tap(first), {first}, {0}, copies(), 0});
-      }
-    return;
-  }
-  reach_ = std::max<Index>(0, offset(k[0] - 1, k[1] - 1, k[2] - 1) - offset(0, 0, 0));
-  const auto add = [&](Index m, Index lda, Index row_tap, Index last, std::vector<Index> taps,
-                       std::vector<std::ptrdiff_t> offsets) {
-    lead_ = std::max(lead_, (m - 1) * -lda);
-    calls_.push_back({m, lda, 0, std::move(taps), std::move(offsets), row_tap, last});
-  };
-  const bool single = p.co == 1;
-  if (single && k[1] > 1 && p.stride[1] == 1) {  // rows are taps along h
-    const Index hs = ceil_div(k[1], ceil_div(k[1], mr)), ws = ceil_div(k[2], ceil_div(k[2], nt));
-    for (Index d = 0; d < k[0]; ++d)
-      for (Index h = 0; h < k[1]; h += hs)
-        for (Index w0 = 0; w0 < k[2]; w0 += ws) {
-          std::vector<Index> taps;
-          std::vector<std::ptrdiff_t> offsets;
-          for (Index w = w0; w < std::min(w0 + ws, k[2]); ++w)
-            taps.push_back(tap(d, h, w)), offsets.push_back(offset(d, h, w));
-          add(std::min(hs, k[1] - h), -p.dilation[1] * x_.row(), k[2], 0, taps, offsets);
-        }
-  } else if (single && k[2] > 2 && p.stride[2] == 1) {  // rows are blocks of taps along w
-    const Index m = std::min(mr, std::max<Index>(1, ceil_div(k[2], nt)));
-    const Index ws = std::min(nt, ceil_div(k[2], m));
-    for (Index d = 0; d < k[0]; ++d)
-      for (Index h = 0; h < k[1]; ++h)
-        for (Index w0 = 0; w0 < k[2]; w0 += m * ws) {
-          std::vector<Index> taps;
-          std::vector<std::ptrdiff_t> offsets;
-          for (Index w = w0; w < std::min(w0 + ws, k[2]); ++w)
-            taps.push_back(tap(d, h, w)), offsets.push_back(offset(d, h, w));
-          const Index rows = std::min(m, ceil_div(k[2] - w0, ws));
-          exact_ &= rows * ws <= k[2] - w0;
-          add(rows, -ws * p.dilation[2], ws, tap(d, h, k[2]), taps, offsets);
-        }
-  } else {  // rows are output channels
-    together_ = std::clamp<Index>(nt / p.taps(), 1, p.ci);
-    for (Index t0 = 0; t0 < p.taps(); t0 += nt) {
-      std::vector<Index> taps;
-      std::vector<std::ptrdiff_t> offsets;
-      for (Index t = t0; t < std::min(t0 + nt, p.taps()); ++t) {
-        taps.push_back(t);
-        offsets.push_back(offset(t / (k[1] * k[2]), t / k[2] % k[1], t % k[2]));
-      }
-      add(0, 0, 0, 0, taps, offsets);
-    }
-  }
-}
+      channels_(spec_.problem.ci) {}
 
 template <class T>
 typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
   Slot s{};
-  if (copies_x_) s.x = carver.take<T>(copied_channels() * x_.channel() + x_.slack() + lead_);
-  if (copies_y_) s.y = carver.take<T>(lead_ + y_size() + lead_);
-  s.part = carver.take<T>(spec_.problem.co * together_ * spec_.problem.taps());
-  s.x_parts = carver.take<Planes::Part>(x_.parts());
-  s.y_parts = carver.take<Planes::Part>(static_cast<Index>(y_.size()));
+  if (copies_x_) s.x = carver.take<T>(copied_channels() * layout_.x.channel() + layout_.x.slack() + layout_.lead);
+  if (copies_y_) s.y = carver.take<T>(layout_.lead + layout_.y_size() + layout_.lead);
+  s.part = carver.take<T>(spec_.problem.co * layout_.together * spec_.problem.taps());
+  s.x_parts = carver.take<Planes::Part>(layout_.x.parts());
+  s.y_parts = carver.take<Planes::Part>(static_cast<Index>(layout_.y.size()));
   if (slabs_ == 1) s.sums = carver.take<T>(batch_ * sum_count());
   return s;
 }
@@ -241,24 +127,7 @@ typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
 template <class T>
 void Dots<T>::measure(const Operands& o) {
   const Problem& p = spec_.problem;
-  if (masked_) {
-    const std::size_t a = first_axis(p);
-    const Index reach = (p.w[a] - 1) * p.dilation[a];
-    Index3 extent = box_q_;
-    extent[a] += reach;
-    x_ = Planes(p.x, {}, box_q_);
-    y_.clear();
-    for (Index copy = 0; copy < copies(); ++copy) {  // the first so many taps have one each
-      Index3 first = p.pad_before;
-      for (std::size_t b = a + 1; b < 3; ++b) first[b] -= position(copy)[b] * p.dilation[b];
-      first[a] -= reach;
-      y_.emplace_back(p.y, first, extent);
-    }
-  } else {
-    x_ = Planes(maps_, box_q_);
-    y_.assign(1, Planes(p.y, {}, x_.extent()));
-  }
-  list_calls();
+  layout_ = DotsLayout(p, masked_, box_q_, kernels_.dots_mr, kernels_.dots_nt);
   const bool pointwise = p.pointwise();
   copies_x_ = !((pointwise || masked_) && stays(o.x)), copies_y_ = !(pointwise && stays(o.y));
   Carver carver;
@@ -275,7 +144,7 @@ bool Dots<T>::plan() {
   const Index budget = static_cast<Index>(spec_.budget),
               limit = std::min(masked_ ? budget / 2 : budget, kBoxBytes);  // two slots
   measure(dense);
-  if (together_ > 1) {
+  if (layout_.together > 1) {
     const Index pixels = masked_ ? kMaskedPixels : kBoxPixels * (p.co > kernels_.dots_mr ? 1 : 2);
     Index inner = 1;
     for (std::size_t a = 3; a-- > 0; inner *= pixels_[a])
@@ -283,14 +152,15 @@ bool Dots<T>::plan() {
   }
   const auto fewer = [&] {  // channels, which fill tiles
     const Index half = ceil_div(channels_, 2);
-    return half > together_ ? round_up(half, together_) : half;
+    return half > layout_.together ? round_up(half, layout_.together) : half;
   };
   // With the copy of x that layouts need which are not dense.
   const auto whole = [&] {
-    return slot_bytes_ + (masked_ && !copies_x_ ? copied_channels() * x_.channel() * static_cast<Index>(sizeof(T)) : 0);
+    return slot_bytes_ +
+           (masked_ && !copies_x_ ? copied_channels() * layout_.x.channel() * static_cast<Index>(sizeof(T)) : 0);
   };
   for (measure(dense); slot_bytes_ > limit || whole() > budget; measure(dense)) {
-    if (!masked_ && channels_ > 1 && channels_ * x_.channel() > y_size())
+    if (!masked_ && channels_ > 1 && channels_ * layout_.x.channel() > layout_.y_size())
       channels_ = fewer();
     else if (box_q_[0] > 1)
       box_q_[0] = ceil_div(box_q_[0], 2);
@@ -310,7 +180,7 @@ bool Dots<T>::plan() {
       return false;
   }
   if (masked_)  // channels to share where there are few boxes
-    while (channels_ > together_ && p.groups * ceil_div(p.ci, channels_) * p.n * boxes_ < kMinTasks &&
+    while (channels_ > layout_.together && p.groups * ceil_div(p.ci, channels_) * p.n * boxes_ < kMinTasks &&
            p.y_plane() * p.taps() * fewer() * p.co > boxes_ * kMaskedProducts)
       channels_ = fewer();
   channel_blocks_ = ceil_div(p.ci, channels_);
@@ -367,17 +237,19 @@ typename Dots<T>::Next Dots<T>::next_copies(const Operands& o, Index unit, Index
   };
   const auto first = [&](Index r) { return r / channel_blocks_ * p.ci + r % channel_blocks_ * channels_; };
   const auto group = [&](Index r) { return r / channel_blocks_ * p.co; };
-  return {distance(o.x, x_, first(result), first(next_result)),
-          distance(o.y, y_[0], group(result), group(next_result))};
+  return {distance(o.x, layout_.x, first(result), first(next_result)),
+          distance(o.y, layout_.y[0], group(result), group(next_result))};
 }
 
 template <class T>
 void Dots<T>::locate(const Operands& o, const Box& b, Slot& s) const {
-  x_.locate(o.x, b.q0, masked_ ? b.q1 : x_.size(), s.x_parts);
+  layout_.x.locate(o.x, b.q0, masked_ ? b.q1 : layout_.x.size(), s.x_parts);
   Planes::Part* parts = s.y_parts;
-  for (const Planes& y : y_) y.locate(o.y, b.q0, masked_ ? y.size() : b.q1, parts++);
-  s.x_stays = !copies_x_ || (exact_ && may_stay(o.x) && s.x_parts->run >= length(b) + reach_);
-  s.y_stays = !copies_y_ || (lead_ == 0 && !masked_ && may_stay(o.y) && s.y_parts->run >= length(b));
+  for (const Planes& y : layout_.y) y.locate(o.y, b.q0, masked_ ? y.size() : b.q1, parts++);
+  s.x_stays =
+      !copies_x_ || (layout_.exact && may_stay(o.x) && s.x_parts->run >= layout_.length(b.q0, b.q1) + layout_.reach);
+  s.y_stays =
+      !copies_y_ || (layout_.lead == 0 && !masked_ && may_stay(o.y) && s.y_parts->run >= layout_.length(b.q0, b.q1));
 }
 
 // Adds the products of one box and image to sums[output channel][input channel][tap].
@@ -389,13 +261,14 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
   const auto place = [](const View& v, const Planes::Part* parts, Index n_, Index c) {
     return static_cast<const T*>(v.data) + v.offset({n_, c, 0, 0, 0}) + parts->at;
   };
-  const Index x_channel = s.x_stays ? o.x.stride[1] : x_.channel(),
-              y_channel = s.y_stays ? o.y.stride[1] : this->y_channel();
-  const T* const y = s.y_stays ? place(o.y, s.y_parts, n, g * p.co) : s.y + lead_;
+  const Index x_channel = s.x_stays ? o.x.stride[1] : layout_.x.channel(),
+              y_channel = s.y_stays ? o.y.stride[1] : layout_.y_channel();
+  const T* const y = s.y_stays ? place(o.y, s.y_parts, n, g * p.co) : s.y + layout_.lead;
   const T* x = s.x_stays ? place(o.x, s.x_parts, n, g * p.ci + c0) : s.x;
   const bool by_tiles = masked_ && !s.x_stays;  // x is copied
-  if (!masked_ && !s.x_stays) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered, next.x);
-  const Index length = this->length(b);
+  if (!masked_ && !s.x_stays)
+    layout_.x.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered, next.x);
+  const Index length = layout_.length(b.q0, b.q1);
   T tile[kMostColumns];
   Ahead ahead;
   const auto dots = [&](Index m, Index nt, Index count, const T* rows, Index lda, const T* columns,
@@ -406,16 +279,17 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
                     offset, out, ldo);
   };
   for (Index c = 0, now = 0; c < channels; c += now, x += by_tiles ? 0 : now * x_channel) {
-    now = std::min(together_, channels - c);
-    if (by_tiles) x_.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0 + c, now, s.x, false, now * o.x.stride[1]);
+    now = std::min(layout_.together, channels - c);
+    if (by_tiles) layout_.x.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0 + c, now, s.x, false, now * o.x.stride[1]);
     const Index results = now * taps;
     if (masked_ && s.x_stays && from_memory(o.x)) {
       const Index left = channels - c - now;  // of this box, then the first of the next one
       const T* const first = left > 0 ? x + now * x_channel : place(o.x, s.x_parts, n, g * p.ci + c0) + next.x;
-      const Index runs = std::min(together_, left > 0 ? left : channels), item = static_cast<Index>(sizeof(T));
-      ahead = Ahead(first, length * item, runs, x_channel * item, p.co * static_cast<Index>(calls_.size()) * length);
+      const Index runs = std::min(layout_.together, left > 0 ? left : channels), item = static_cast<Index>(sizeof(T));
+      ahead =
+          Ahead(first, length * item, runs, x_channel * item, p.co * static_cast<Index>(layout_.calls.size()) * length);
     }
-    for (const Call& call : calls_) {
+    for (const DotsLayout::Call& call : layout_.calls) {
       const Index nt = static_cast<Index>(call.taps.size()), columns = now * nt;
       std::array<std::ptrdiff_t, kMostColumns> offset;
       for (Index j = 0; j < columns; ++j)
@@ -460,24 +334,21 @@ template <class T>
 void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, Index y_channel, T* part, Index row) const {
   const Problem& p = spec_.problem;
   for (Index t = 0; t < p.taps(); ++t) {
-    Index3 offset, from, to;
+    const Index3 tap = layout_.position(t);
+    const DotsLayout::Place place = layout_.place(t);
+    Index3 from, to;
     for (std::size_t a = 0; a < 3; ++a) {
-      const Index at = position(t)[a];
-      offset[a] = at * p.dilation[a] - p.pad_before[a];
-      const Range valid = valid_outputs(axis_sizes(p, static_cast<int>(a)), at);
-      const Index shift = b.q0[a] - (masked_ ? offset[a] : 0);
-      from[a] = std::max<Index>(valid.begin - shift, 0);
-      to[a] = std::min(valid.end - shift, b.q1[a] - b.q0[a]);
+      const Range valid = valid_outputs(axis_sizes(p, static_cast<int>(a)), tap[a]);
+      from[a] = std::max<Index>(valid.begin + place.pixel[a] - b.q0[a], 0);
+      to[a] = std::min(valid.end + place.pixel[a], b.q1[a]) - b.q0[a];
     }
-    const T* const x_tap = x + (masked_ ? 0 : x_.offset(offset));
-    const T* const y_tap = y + (masked_ ? y_of_tap(t) : 0);
     for (Index m = 0; m < p.co; ++m) {
       T sum{};
       for (Index i = from[0]; i < to[0]; ++i)
         for (Index j = from[1]; j < to[1]; ++j)
           for (Index k = from[2]; k < to[2]; ++k) {
-            const Index at = i * x_.plane() + j * x_.row() + k;
-            sum += y_tap[m * y_channel + at] * x_tap[at];
+            const Index at = i * layout_.x.plane() + j * layout_.x.row() + k;
+            sum += y[place.y + m * y_channel + at] * x[place.x + at];
           }
       part[m * row + t] = sum;
     }
@@ -513,10 +384,10 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
     const Index slab = i % slabs_;
     Carver carver(slot(workspace, number));
     Slot s = carve(carver);
-    if (lead_ > 0) {
-      std::fill(s.y, s.y + lead_, T{});
-      T* behind_y = s.y + lead_ + y_size();
-      std::fill(behind_y, behind_y + lead_, T{});
+    if (layout_.lead > 0) {
+      std::fill(s.y, s.y + layout_.lead, T{});
+      T* behind_y = s.y + layout_.lead + layout_.y_size();
+      std::fill(behind_y, behind_y + layout_.lead, T{});
     }
     const Index first = i / slabs_ * batch_, last = std::min(first + batch_, results);
     T* const sums = slabs_ > 1 ? shared + (first * slabs_ + slab) * pitch : s.sums;
@@ -538,18 +409,18 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
         }();
         if (group != r / channel_blocks_) {
           group = r / channel_blocks_;
-          T* to = s.y + lead_;
+          T* to = s.y + layout_.lead;
           const Planes::Part* parts = s.y_parts;
-          for (const Planes& y : y_) {
+          for (const Planes& y : layout_.y) {
             if (!s.y_stays) y.copy(kernels_, o.y, parts, u % p.n, group * p.co, p.co, to, bordered_y, next.y);
-            to += p.co * y_channel(), ++parts;
+            to += p.co * layout_.y_channel(), ++parts;
           }
           bordered_y = true;
         }
         const Index c0 = r % channel_blocks_ * channels_, channels = std::min(channels_, p.ci - c0);
-        if (!s.x_stays) {
-          T* const behind_x = s.x + channels * x_.channel() + x_.slack();
-          std::fill(behind_x, behind_x + lead_, T{});
+        if (!s.x_stays && layout_.lead > 0) {
+          T* const behind_x = s.x + channels * layout_.x.channel() + layout_.x.slack();
+          std::fill(behind_x, behind_x + layout_.lead, T{});
         }
         s.sums = sums + (r - first) * sum_count();
         sum_box(o, u % p.n, group, c0, channels, b, s, channels == bordered, next);
@@ -573,9 +444,9 @@ std::string Dots<T>::explain() const {
   std::ostringstream s;
   s << "dots w (" << kernels_.name << "): boxes of " << box_q_[0] << 'x' << box_q_[1] << 'x' << box_q_[2]
     << " pixels, ";
-  if (masked_) s << y_.size() << " masked copies of " << (exchanged_ ? "x, " : "y, ");
-  s << calls_.size() << " tiles for each of " << channels_ << (exchanged_ ? " output" : " input") << " channels, "
-    << batch_ << " results a task, " << slabs_ << " slabs; " << effort();
+  if (masked_) s << layout_.y.size() << " masked copies of " << (exchanged_ ? "x, " : "y, ");
+  s << layout_.calls.size() << " tiles for each of " << channels_ << (exchanged_ ? " output" : " input")
+    << " channels, " << batch_ << " results a task, " << slabs_ << " slabs; " << effort();
   return s.str();
 }
 

@@ -305,7 +305,7 @@ double dots_cycles(const Problem& problem, const KernelSet<T>& kernels) {
                         : p.y[0] > 1 ? static_cast<double>(p.y[0]) * flat(1) * flat(2)
                                      : static_cast<double>(p.y[1]) * flat(2);
   // Rows of tiles are output channels, or taps along h where there is one, or copies of all of them are masked.
-  const Index down = masked ? p.w[first_axis(p)] : p.co == 1 && p.stride[1] == 1 ? p.w[1] : 1;
+  const Index down = masked ? p.w[p.first_axis()] : p.co == 1 && p.stride[1] == 1 ? p.w[1] : 1;
   const Index rows = p.co * down, columns = p.taps() / down;
   // Few taps share tiles with those of other channels.
   const Index together = masked      ? std::min<Index>(kernels.dots_nt, p.ci)
@@ -441,7 +441,7 @@ bool packs_steps(const Problem& p, const KernelSet<T>& kernels) {
 
 template <class T>
 bool masks_padding(const Problem& p, const KernelSet<T>& kernels) {
-  const std::size_t a = first_axis(p);
+  const std::size_t a = p.first_axis();
   const Index length = p.w[a];
   if (p.stride != Index3{1, 1, 1} || length == 1) return false;
   // Taps along one axis need one copy: one output channel takes 0.35 to 0.8 of the time, up to 4 take 0.75 to 0.9 with
@@ -458,7 +458,7 @@ template <class T>
 bool dots_exchange_roles(const Problem& p, const KernelSet<T>& kernels) {
   // 1 to 64 channels 128x128, 3x3, takes 0.6 of the time, 2 to 64 0.75; 2 to 4 channels along one axis 0.9 to 1.15, and
   // nine copies of x for windows of 9x9 1.1 (Zen 5).
-  const Index copies = p.taps() / p.w[first_axis(p)];
+  const Index copies = p.taps() / p.w[p.first_axis()];
   return p.groups == 1 && p.ci < p.co && p.ci <= (copies == 1 ? 1 : 2) && copies <= 4 &&
          masks_padding(exchanged(p), kernels);
 }

@@ -53,13 +53,6 @@ constexpr Index kFewChannels = 8;
 template <class T>
 bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels);
 
-/// The first axis along which images or windows are longer than 1, or the last one.
-inline std::size_t first_axis(const Problem& p) {
-  std::size_t a = 0;
-  while (a < 2 && p.x[a] == 1 && p.w[a] == 1) ++a;
-  return a;
-}
-
 /// Whether dots form the weights' gradient from copies of y that have zeros where a tap meets padding, and x without a
 /// border, which is read where it is: for a few output channels of more input channels.
 template <class T>
