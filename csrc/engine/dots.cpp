@@ -12,6 +12,7 @@
 #include "engine/dots_layout.h"
 #include "engine/estimate.h"
 #include "engine/pass.h"
+#include "engine/weights_out.h"
 
 namespace convbwd {
 namespace {
@@ -334,7 +335,7 @@ template <class T>
 void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, Index y_channel, T* part, Index row) const {
   const Problem& p = spec_.problem;
   for (Index t = 0; t < p.taps(); ++t) {
-    const Index3 tap = layout_.position(t);
+    const Index3 tap = tap_at(p, t);
     const DotsLayout::Place place = layout_.place(t);
     Index3 from, to;
     for (std::size_t a = 0; a < 3; ++a) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/pass.h"
+#include "engine/weights_out.h"
 
 namespace convbwd {
 
@@ -22,15 +23,10 @@ DotsLayout::DotsLayout(const Problem& p, bool masked, const Index3& box, Index r
   for (Index tap = 0; tap < copies(); ++tap) {  // the first so many have one each
     Index3 first = p.pad_before;
     first[a] -= beyond;
-    for (std::size_t b = a + 1; b < 3; ++b) first[b] -= position(tap)[b] * p.dilation[b];
+    for (std::size_t b = a + 1; b < 3; ++b) first[b] -= tap_at(p, tap)[b] * p.dilation[b];
     y.emplace_back(p.y, first, extent);
   }
   list_masked(rows, columns);
-}
-
-Index3 DotsLayout::position(Index tap) const {
-  const Index3& k = problem_.w;
-  return {tap / (k[1] * k[2]), tap / k[2] % k[1], tap % k[2]};
 }
 
 // Of y where they are masked: taps that differ along the first axis alone share one.
@@ -49,8 +45,8 @@ Index DotsLayout::y_of_tap(Index tap) const {
 }
 
 DotsLayout::Place DotsLayout::place(Index tap) const {
-  Index3 offset;
-  for (std::size_t a = 0; a < 3; ++a) offset[a] = position(tap)[a] * problem_.dilation[a] - problem_.pad_before[a];
+  Index3 offset = tap_at(problem_, tap);
+  for (std::size_t a = 0; a < 3; ++a) offset[a] = offset[a] * problem_.dilation[a] - problem_.pad_before[a];
   if (masked_) return {0, y_of_tap(tap), offset};
   return {x.offset(offset), 0, {}};
 }

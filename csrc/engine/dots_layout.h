@@ -8,8 +8,8 @@
 
 namespace convbwd {
 
-/// For boxes of one size. Pixels of a box lie `(d*x.extent(1) + h)*x.row() + w` elements from its first one, in the
-/// copies of both images and in images that are read where they are.
+/// For boxes of one size. Pixels of a box lie `d*x.plane() + h*x.row() + w` elements from its first one, in the copies
+/// of both images and in images that are read where they are.
 class DotsLayout {
  public:
   /// One call of the kernel for every `together` input channels: rows i < m of the tile are taps, shifted by lda each,
@@ -40,7 +40,6 @@ class DotsLayout {
   Index y_channel() const { return y[0].channel(); }
   /// Of all copies of the output channels of a group.
   Index y_size() const { return problem_.co * y_channel() * static_cast<Index>(y.size()) + y[0].slack(); }
-  Index3 position(Index tap) const;  ///< in the window
   Place place(Index tap) const;
 
   Planes x;
