@@ -10,7 +10,7 @@ namespace convbwd {
 DotsLayout::DotsLayout(const Problem& p, bool masked, const Index3& box, Index rows, Index columns)
     : problem_(p), masked_(masked) {
   if (!masked) {
-    x = Planes(axis_maps(p, map_forward), box);
+    x = Planes(axis_maps(p, map_forward), box, Planes::Borders::shared);
     y.assign(1, Planes(p.y, {}, x.extent()));
     list_bordered(rows, columns);
     return;

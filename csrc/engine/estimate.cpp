@@ -172,7 +172,7 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   const Index3 &source = to_x ? p.y : p.x, &result = to_x ? p.x : p.y;
   const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
   const Index3 pixels = most_pixels(maps);
-  const Planes planes(maps, pixels);
+  const Planes planes(maps, pixels, Planes::Borders::shared);
   const std::vector<PhaseSet> sets = phase_sets(maps);
   // Results leave the rest of a box to a chunk of the sources. (Boxes that are cut along d are left out.)
   Index stored = 0;
@@ -296,14 +296,9 @@ double dots_cycles(const Problem& problem, const KernelSet<T>& kernels) {
   const Problem p = dots_exchange_roles(problem, kernels) ? exchanged(problem) : problem;
   const bool masked = masks_padding(p, kernels);
   constexpr double kProduct = 1.05, kSum = 7.5, kSource = 0.29, kCopied = 0.56, kPlane = 42, kPass = 400;
-  // Of flat images, whose rows have borders, and whose planes do where there are several.
-  const auto flat = [&](std::size_t a) {
-    return static_cast<double>(p.y[a]) +
-           static_cast<double>((p.w[a] - 1) * p.dilation[a]) / static_cast<double>(p.stride[a]);
-  };
-  const double pixels = masked       ? static_cast<double>(p.x_plane())
-                        : p.y[0] > 1 ? static_cast<double>(p.y[0]) * flat(1) * flat(2)
-                                     : static_cast<double>(p.y[1]) * flat(2);
+  const Planes flat(axis_maps(p, map_forward), p.y, Planes::Borders::shared);
+  const auto pixels =
+      static_cast<double>(masked ? p.x_plane() : (p.y[0] - 1) * flat.plane() + (p.y[1] - 1) * flat.row() + p.y[2]);
   // Rows of tiles are output channels, or taps along h where there is one, or copies of all of them are masked.
   const Index down = masked ? p.w[p.first_axis()] : p.co == 1 && p.stride[1] == 1 ? p.w[1] : 1;
   const Index rows = p.co * down, columns = p.taps() / down;

@@ -4,8 +4,10 @@
 #include <limits>
 
 namespace convbwd {
-Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box) {
+Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box, Borders borders) {
+  const Index3 whole = most_pixels(maps);
   Index residues = 1;
+  Index3 shared{};
   for (std::size_t a = 0; a < 3; ++a) {
     Axis& axis = axes_[a];
     axis = {maps[a].src, maps[a].src_step, std::numeric_limits<Index>::max(), {}};
@@ -21,9 +23,16 @@ Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box) {
     std::sort(axis.residue.begin(), axis.residue.end());
     axis.residue.erase(std::unique(axis.residue.begin(), axis.residue.end()), axis.residue.end());
     extent_[a] = box[a] + last - axis.first;
+    const bool several = extent_[0] * (a == 2 ? extent_[1] : 1) > 1;
+    if (borders == Borders::shared && a > 0 && several && box[a] == whole[a]) {
+      const Index end = ceil_div(axis.src - axis.residue[0], axis.step) - axis.first;  // of the image
+      shared[a] = std::max<Index>(0, std::min({-axis.first, extent_[a] - end, last - axis.first}));
+    }
+    extent_[a] -= shared[a];
     residues *= static_cast<Index>(axis.residue.size());
   }
   channel_ = (ceil_div(residues * extent_[0] * extent_[1] * extent_[2], 16) | 1) * 16;
+  slack_ += shared[1] * row() + shared[2];
 }
 
 Planes::Planes(const Index3& size, const Index3& first, const Index3& extent) : extent_(extent) {
@@ -90,7 +99,7 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
     pad(dst, channel_, advance(image.data, image.dtype, at), image.stride[1], 1, channels, 0, length,
         bordered ? 0 : channel_ - length, ahead);
     if (bordered) return;
-    return std::fill(dst + channels * channel_, dst + channels * channel_ + kSlack, T{});
+    return std::fill(dst + channels * channel_, dst + channels * channel_ + slack_, T{});
   }
   for (Index channel = 0; channel < channels; ++channel, dst += channel_) {
     each_plane(image, parts, n, c + channel, [&](Index place, Index origin, const Part* p) {
@@ -107,7 +116,7 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
     });
     if (!bordered) std::fill(dst + this->parts() * extent_[0] * plane(), dst + channel_, T{});
   }
-  if (!bordered) std::fill(dst, dst + kSlack, T{});
+  if (!bordered) std::fill(dst, dst + slack_, T{});
 }
 
 template void Planes::copy(const KernelSet<float>&, const View&, const Part*, Index, Index, Index, float*, bool,

@@ -17,8 +17,10 @@ constexpr Index kBoxBytes = 256 << 10;
 class Planes {
  public:
   Planes() = default;
-  /// For boxes of at most `box` pixels a phase.
-  Planes(const std::array<AxisMap, 3>& maps, const Index3& box);
+  /// For boxes of at most `box` pixels a phase. Where borders are shared, the zeros behind a row are those before the
+  /// next, and so are rows of zeros between planes: 8 channels 8x14x14 take 0.92 of the time.
+  enum class Borders { own, shared };
+  Planes(const std::array<AxisMap, 3>& maps, const Index3& box, Borders borders = Borders::own);
   /// Of an image of this size whose position q + first lies at pixel q of boxes of `extent`.
   Planes(const Index3& size, const Index3& first, const Index3& extent);
 
@@ -26,7 +28,7 @@ class Planes {
   Index row() const { return extent_[2]; }
   Index plane() const { return extent_[1] * extent_[2]; }
   Index channel() const { return channel_; }  ///< elements of one channel, an odd number of cache lines
-  Index slack() const { return kSlack; }      ///< zero elements wanted behind the last channel
+  Index slack() const { return slack_; }      ///< zero elements wanted behind the last channel
   Index step(std::size_t axis) const { return axes_[axis].step; }  ///< source positions from a pixel to the next
   Index offset(const Index3& source_offset) const;  ///< of a tap, from the pixel's place (q - q0) in the flat box
 
@@ -63,7 +65,7 @@ class Planes {
   };
   std::array<Axis, 3> axes_;
   Index3 extent_{1, 1, 1};
-  Index channel_ = 0;
+  Index channel_ = 0, slack_ = kSlack;
 };
 
 template <class F>

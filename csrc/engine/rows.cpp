@@ -126,7 +126,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
 
 template <class T>
 Index Rows<T>::measure() {
-  planes_ = Planes(maps_, box_q_);
+  planes_ = Planes(maps_, box_q_, Planes::Borders::shared);
   pitch_ = round_up(planes_.plane() * box_q_[0], kernels_.lanes);
   Carver carver;
   carve(carver);
