@@ -179,17 +179,10 @@ INLINE V<T> load_vector_part(const S* p, int n, std::ptrdiff_t step = 1) {
   return decode<T, S>(codes);
 }
 
-// The even elements of two vectors of L.
+// The even elements of a, then those of b.
 template <int L, class X>
 INLINE X every_other(X a, X b) {
-  if constexpr (L == 16)
-    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  else if constexpr (L == 8)
-    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
-  else if constexpr (L == 4)
-    return __builtin_shufflevector(a, b, 0, 2, 4, 6);
-  else
-    return __builtin_shufflevector(a, b, 0, 2);
+  return pick<L, [](int i) { return 2 * i; }>(a, b);
 }
 
 template <class T, class S>

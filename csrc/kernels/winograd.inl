@@ -296,7 +296,7 @@ struct Winograd {
           __builtin_prefetch(row + ahead);
           g[i] = loadu(row);
         }
-        transpose_square<T, kTaps>(g);
+        transpose_square<T>(g);
         UNROLL for (int i = 0; i < kTaps; ++i) storeu(scratch + (t + i) * L, g[i]);
       };
       for (int t = 0; t < taps; t += L)
