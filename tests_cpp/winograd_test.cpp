@@ -78,21 +78,24 @@ struct {
   const char* name;
   double error;
 } constexpr kTransforms[] = {
-    {" F(2x2, 3x3)", 1},       {" F(4x4, 3x3)", 2.5},     {" F(3x3, 4x4)", 4},       {" F(1x4, 1x3)", 2.5},
-    {" F(1x2, 1x3)", 1},       {" F(2x2, 2x2)", 1},       {"exact F(4x4, 3x3)", 1},  {"exact F(3x3, 4x4)", 1},
-    {"FFT F(6x6, 5x5)", 1},    {"FFT F(14x14, 5x5)", 1},  {"FFT F(12x12, 7x7)", 1},  {"FFT F(10x10, 9x9)", 1},
-    {"FFT F(1x14, 1x5)", 1.2}, {"FFT F(1x12, 1x7)", 1.2}, {"FFT F(1x26, 1x9)", 1.2}, {"FFT F(1x18, 1x17)", 1.2}};
+    {" F(2x2, 3x3)", 1},         {" F(4x4, 3x3)", 2.5},       {" F(3x3, 4x4)", 4},         {" F(1x4, 1x3)", 2.5},
+    {" F(1x2, 1x3)", 1},         {" F(2x2, 2x2)", 1},         {"exact F(4x4, 3x3)", 1},    {"exact F(3x3, 4x4)", 1},
+    {"exact F(1x4, 1x3)", 1.05}, {"exact F(1x3, 1x4)", 1.05}, {"exact F(4x1, 3x1)", 1.05}, {"exact F(3x1, 4x1)", 1.05},
+    {"FFT F(6x6, 5x5)", 1},      {"FFT F(14x14, 5x5)", 1},    {"FFT F(12x12, 7x7)", 1},    {"FFT F(10x10, 9x9)", 1},
+    {"FFT F(1x14, 1x5)", 1.2},   {"FFT F(1x12, 1x7)", 1.2},   {"FFT F(1x26, 1x9)", 1.2},   {"FFT F(1x18, 1x17)", 1.2}};
 static_assert(std::size(kTransforms) == std::size(KernelSet<float>{}.winograd));
 
-// The numbers of those that suit a problem: Fourier transforms four taps and more.
-std::vector<std::size_t> transforms_of(Problem p) {
-  if (p.w[2] == 1) std::swap(p.w[1], p.w[2]), std::swap(p.stride[1], p.stride[2]);
+// The numbers of those that suit a problem: Fourier transforms four taps and more, those along w alone windows of one
+// column, too.
+std::vector<std::size_t> transforms_of(const Problem& p) {
   std::vector<std::size_t> numbers;
   for (std::size_t i = 0; i < std::size(kTransforms); ++i) {
     const WinogradKernels<float>& transforms = kernel_set<float>(Isa::generic).winograd[i];
+    const bool turned = p.w[2] == 1 && transforms.window[0] == 1;
     const auto suits = [&](std::size_t axis) {
-      const Index short_ones = transforms.fourier(static_cast<int>(axis)) ? 3 * p.stride[1 + axis] : 1;
-      return transforms.window[axis] == 1 || p.w[1 + axis] > short_ones;
+      const std::size_t a = turned ? 2 - axis : 1 + axis;
+      const Index short_ones = transforms.fourier(static_cast<int>(axis)) ? 3 * p.stride[a] : 1;
+      return transforms.window[axis] == 1 || p.w[a] > short_ones;
     };
     if (suits(0) && suits(1)) numbers.push_back(i);
   }

@@ -22,7 +22,7 @@ TILES: dict[str, tuple[str | None, str]] = {  # of Winograd's algorithm, by defa
     "two dimensions": ("F(2x2, 3x3)", " F(4x4, 3x3)"),
     "three dimensions": ("exact F(4x4, 3x3)", " F(4x4, 3x3)"),
     "large window": ("F(2x2, 3x3)", "FFT F("),
-    "one dimension": ("F(1x2, 1x3)", "F(1x4, 1x3)"),
+    "one dimension": ("exact F(1x4, 1x3)", " F(1x4, 1x3)"),
     "transposed": ("F(2x2, 3x3)", " F(4x4, 3x3)"),
 }
 NAMES = ("grad_input", "grad_weight", "output")

@@ -394,17 +394,15 @@ template <class T>
 std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
                                            const WinogradKernels<T>* only) {
   const Problem& p = spec.problem;
-  if (p.w[1] > 1 && p.w[2] == 1) {  // transforms along one axis are along w
-    auto pass = make_winograd(turned(spec), kernels, only);
-    return pass ? std::make_unique<Turned>(spec, std::move(pass)) : nullptr;
-  }
+  std::unique_ptr<GuardedPass> best;
+  if (p.w[1] > 1 && p.w[2] == 1)  // for transforms along w
+    if (auto pass = make_winograd(turned(spec), kernels, only)) best = std::make_unique<Turned>(spec, std::move(pass));
   constexpr Index3 ones{1, 1, 1};
   bool serves = p.stride == ones || (p.dilation == ones && p.stride[0] == 1);
   for (std::size_t a = 1; a < 3; ++a) serves &= p.stride[a] <= p.w[a];  // every remainder has a tap
-  if (!serves || p.dilation[2] > winograd::kMostSets || std::min(p.ci, p.co) < winograd::kLeastChannels) return nullptr;
+  if (!serves || p.dilation[2] > winograd::kMostSets || std::min(p.ci, p.co) < winograd::kLeastChannels) return best;
   const bool to_w = spec.unknown == Unknown::w;
   std::shared_ptr<const Pass> direct;
-  std::unique_ptr<GuardedPass> best;
   for (const WinogradKernels<T>& transforms : kernels.winograd) {
     const bool may = transforms.exact || spec.precision == Precision::fast;
     const bool fits = long_enough(transforms, p, 0) && long_enough(transforms, p, 1);
@@ -413,7 +411,7 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
     if (axes[0].part_count() * axes[1].part_count() * axes[2].part_count() > winograd::kMostParts) continue;
     if (!only && !saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y)) continue;
     if (!direct) direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
-    if (!direct) return nullptr;
+    if (!direct) return best;
     const winograd::Choice<T> choice{kernels, transforms, direct};
     auto pass = to_w ? winograd::make_weights(spec, choice) : make_planned<winograd::Winograd<T>>(spec, choice);
     if (pass && (!best || pass->cost() < best->cost())) best = std::move(pass);

@@ -1,7 +1,7 @@
 // Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(2x2, 2x2) (1.8 times), F(4x4, 3x3)
 // and F(3x3, 4x4) (4 times, exact ones 3.1 times) and Fourier transforms (6 to 17 times) on h and w, or F(1x2, 1x3)
-// (1.5 times), F(1x4, 1x3) (2 times) and Fourier transforms (2.8 to 6 times) on w alone; taps along other axes summed
-// directly.
+// (1.5 times), F(1x4, 1x3) (2 times) and Fourier transforms (2.8 to 6 times) on w alone and exact F(1x4, 1x3) and
+// F(1x3, 1x4) (1.7 times) on either; taps along other axes summed directly.
 //
 // Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to frequencies, 4 to
 // 478, each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk at a
@@ -403,7 +403,7 @@ class Tiled : public GuardedPass {
     return products_inside(spec_.problem) /
            static_cast<double>(size_[1] * row_sets_ * size_[2] * size_[3] * axes_[2].sets);
   }
-  bool has_complex() const { return transforms_.complex[1] > 0; }
+  bool has_complex() const { return transforms_.complex[0] + transforms_.complex[1] > 0; }
   double of_tile(Cycles c) const { return has_complex() ? c.complex : mixes_more() ? c.large : c.small; }
   // Time of the products, relative to a direct pass: tiles beyond the outputs, and calls so short that writing results
   // shows (`writing`, in products).
@@ -416,9 +416,10 @@ class Tiled : public GuardedPass {
     const double share = static_cast<double>(frequencies_) / of_tile({16, 36, 46});
     return of_tile(cycles) * share * 2 / (tile_products() * static_cast<double>(of));
   }
-  // The same of tiles.
+  // The same of tiles. Exact transforms of six pixels cost as much along one axis as along two.
   double relative_tiles(const Costs& costs, Cycles cycles, Index of) const {
-    return relative(cycles, of) * (axes_[1].transforms() ? 1 : of_tile(costs.line));
+    const bool line = !axes_[1].transforms() && (mixes_more() || !has_complex());
+    return relative(cycles, of) * (line ? of_tile(costs.line) : 1);
   }
   // The same of weights, half of it for their transposition, which parts share.
   double relative_weights(Cycles cycles, Index of) const {
