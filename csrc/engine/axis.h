@@ -65,6 +65,11 @@ inline bool one_result(const std::vector<PhaseSet>& sets) {
   return sets.size() == 1 && sets[0].members == 1 && sets[0].taps > 0;
 }
 
+/// Whether every tap is one of a pixel's results at most.
+inline bool one_member(const std::vector<PhaseSet>& sets) {
+  return std::all_of(sets.begin(), sets.end(), [](const PhaseSet& s) { return s.members == 1 || s.taps == 0; });
+}
+
 /// Whether every pixel reads the source at its own place only.
 bool plain(const std::array<AxisMap, 3>& maps);
 

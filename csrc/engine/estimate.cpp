@@ -163,7 +163,8 @@ double far_cycles(const Problem& p, double element) {
 template <class T>
 double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   constexpr double kProduct = 0.71, kSum = 5.4, kCall = 215, kCopied = 0.5, kRow = 4.6, kImage = 320;
-  constexpr double kWeight = 3.6, kListed = 1.5;  // packing a weight of several channels of results, and of one
+  // Packing a weight of one result, of several, and of several by a transposition, and that by itself.
+  constexpr double kListed = 1.5, kWeight = 3.6, kTransposed = 0.7, kTransposition = 45;
   constexpr double kElement = 0.25;
   constexpr double kJoined = 0.64, kSplit = 1.05;  // elements that are not put together, or split, in pairs
   const Problem& p = spec.problem;
@@ -209,7 +210,13 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
     cycles += (to_x ? kJoined : kSplit) * static_cast<double>((to_x ? results : sources) * p.x_plane());
   const RowsBatch batch = rows_batch(p, kernels.lanes, 1, chunks == 1);
   const Index sharing = chunks == 1 && !batch.image_by_image ? std::min(p.n, batch.images) : 1;
-  const double packing = (results == 1 ? kListed : kWeight) * static_cast<double>(sources * results * p.taps());
+  const bool transposed = results > 1 && one_member(sets);
+  const double packing =
+      (results == 1 ? kListed
+       : transposed ? kTransposed
+                    : kWeight) *
+          static_cast<double>(sources * results * p.taps()) +
+      (transposed ? kTransposition * static_cast<double>(sources * ceil_div(results, kernels.rows_mr)) : 0);
   return static_cast<double>(p.n * p.groups) * (cycles + packing / static_cast<double>(sharing)) +
          far_cycles<T>(p, kElement);
 }
@@ -384,11 +391,14 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
   if (of_w && outer_product(p)) return std::max(p.ci, p.co) <= kFewChannels;
   const bool exchanges = of_w && exchanges_roles(p, kernels);
-  // Pointwise problems may be read in place, depthwise ones are compared with lanes. Wider results were hardly ever
-  // quicker so.
+  // Pointwise problems may be read in place, depthwise ones are compared with lanes. Wider results of many sources, or
+  // with steps, are hardly ever quicker so; of few sources gather transposes more than it multiplies (3 to 32 channels
+  // 48x48, y, 0.8 of the time, Zen 5).
+  constexpr Index kFewSources = 16;
+  const bool few = p.stride == Index3{1, 1, 1} && (spec.unknown == Unknown::x ? p.co : p.ci) <= kFewSources;
   const Index most = p.depthwise() || (p.pointwise() && !of_w) ? 1
                      : p.pointwise()                           ? 3
-                     : of_w                                    ? 8
+                     : of_w || few                             ? 8
                      : spec.unknown == Unknown::x              ? 4
                                                                : 3;
   if (width > most * kFewChannels && !(of_w && dots_exchange_roles(p, kernels))) return false;
@@ -486,7 +496,7 @@ double products_inside(const Problem& p) {
 }
 
 template <class T>
-double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
+double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, bool with_ends) {
   const Problem& p = spec.problem;
   const int lanes = kernels.lanes;
   if (p.depthwise()) return depthwise_nanoseconds(spec, lanes);
@@ -502,7 +512,7 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
   double time =
       images * static_cast<double>(p.ci * p.co) * products_inside(p) / lanes * 0.18 * (columns > lanes ? wasted : 1);
   // Pixels of a row near its ends have taps of their own: those of a few rows do not fill the kernel's tile.
-  if (spec.unknown != Unknown::w && p.stride[2] == 1) {
+  if (with_ends && spec.unknown != Unknown::w && p.stride[2] == 1) {
     const Index ends = std::min(p.y[2], (p.w[2] - 1) * p.dilation[2]), rows = p.n * p.y[0] * p.y[1];
     time *= 1 + std::max(0.0, 4.0 / static_cast<double>(rows) - 1) * static_cast<double>(ends) /
                     static_cast<double>(p.y[2]);
@@ -552,8 +562,8 @@ double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
   return 2000 + images * (0.235 * rows * static_cast<double>(source) / lanes + 0.15 * static_cast<double>(results));
 }
 
-template double direct_nanoseconds(const PassSpec&, const KernelSet<float>&);
-template double direct_nanoseconds(const PassSpec&, const KernelSet<double>&);
+template double direct_nanoseconds(const PassSpec&, const KernelSet<float>&, bool);
+template double direct_nanoseconds(const PassSpec&, const KernelSet<double>&, bool);
 template double along_nanoseconds(const PassSpec&, const KernelSet<float>&);
 template double along_nanoseconds(const PassSpec&, const KernelSet<double>&);
 template double in_rows_nanoseconds(const PassSpec&, const KernelSet<float>&);

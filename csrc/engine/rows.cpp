@@ -3,6 +3,7 @@
 // or results are formed row by row where they belong (stack.h).
 // Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
 // Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
+#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -37,7 +38,7 @@ class Rows final : public SlottedPass {
 
  private:
   struct Slot {
-    T *source, *results, *weights, *taps, *line;
+    T *source, *results, *weights, *taps, *line, **table;
     Stream<T>* streams;
     Planes::Part* parts;
     std::ptrdiff_t* offsets;
@@ -47,6 +48,7 @@ class Rows final : public SlottedPass {
   Index measure();  // returns the bytes of a slot
   void list_taps(const PhaseSet& s);
   bool pack(const View& w, Index g, Index k0, Index k, const Slot& slot) const;
+  void pack_by_taps(const View& w, Index g, Index from, Index count, const Slot& slot) const;
   /// Where the results of a box go: rows, planes and results of a pixel so many elements apart.
   struct Results {
     T* data;
@@ -117,6 +119,7 @@ typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
   s.results = carver.take<T>(results);
   s.weights = carver.take<T>(weights);
   s.taps = carver.take<T>(spec_.problem.taps());
+  s.table = carver.take<T*>(spec_.problem.taps());
   s.line = carver.take<T>(maps_[2].positions(0, box_q_[2]).end);
   s.streams = carver.take<Stream<T>>(max_streams_);
   s.parts = carver.take<Planes::Part>(planes_.parts());
@@ -249,7 +252,9 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
     return true;  // no pixel meets a zero border
   }
   const bool in_place = taps_dense && w.dtype == compute_dtype<T>;
-  for (Index k = 0; k < count; ++k)
+  const bool by_taps = cd_ > 1 && taps_dense && w.plain() && one_member(sets_);
+  if (by_taps) pack_by_taps(w, g, from, count, slot);
+  for (Index k = 0; k < count && !by_taps; ++k)
     for (Index c = 0; c < cd_; ++c) {
       const Index k0 = first + (to_x_ ? from + k : c), c0 = to_x_ ? c : from + k;
       const T* source = in_place ? static_cast<const T*>(w.data) + w.offset({k0, c0, 0, 0, 0}) : slot.taps;
@@ -289,6 +294,32 @@ bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& 
   Index packed = 0;
   for (const PhaseSet& s : sets_) packed += cd_ * s.members * count * s.taps;
   return all_finite(slot.weights, packed);
+}
+
+// Where a tap has one result a channel: results of a block, whose taps are rows of w, are transposed. One by one they
+// take three times as long.
+template <class T>
+void Rows<T>::pack_by_taps(const View& w, Index g, Index from, Index count, const Slot& slot) const {
+  const Problem& p = spec_.problem;
+  const auto transpose = kernels_.transpose[static_cast<int>(w.dtype)];
+  std::ptrdiff_t row[kWholeBlock];
+  std::iota(row, row + kWholeBlock, 0);
+  std::fill_n(slot.table, p.taps(), nullptr);
+  for (Index m0 = 0; m0 < cd_; m0 += kernels_.rows_mr) {
+    const Index block = std::min<Index>(kernels_.rows_mr, cd_ - m0);
+    for (Index k = 0; k < count; ++k) {
+      T* weights = slot.weights;
+      for (std::size_t set = 0; set < sets_.size(); ++set) {
+        const Index taps = sets_[set].taps;
+        for (Index t = 0; t < taps; ++t)
+          slot.table[tap_[set][static_cast<std::size_t>(t)]] = weights + (m0 * count + k * block) * taps + t * block;
+        weights += cd_ * count * taps;
+      }
+      const Index at = g * p.co + (to_x_ ? from + k : m0), channel = to_x_ ? m0 : from + k;
+      transpose(slot.table, p.taps(), 0, advance(w.data, w.dtype, w.offset({at, channel, 0, 0, 0})), row,
+                w.stride[to_x_ ? 1 : 0], static_cast<int>(block), static_cast<int>(block), p.taps(), {});
+    }
+  }
 }
 
 template <class T>

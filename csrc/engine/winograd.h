@@ -172,7 +172,7 @@ class Tiled : public GuardedPass {
         tap_(list_taps()) {}
   double nanoseconds() const override {
     constexpr double kPass = 3000;  // fitted with `Costs` to a Zen 5
-    return kPass + relative_time() * direct_nanoseconds(spec_, kernels_) + this->apart_nanoseconds();
+    return kPass + relative_time() * direct_nanoseconds(spec_, kernels_, false) + this->apart_nanoseconds();
   }
   double cost() const override {
     return nanoseconds() * (this->serves_two() || spec_.problem.products() < kMuchWork ? 1 : kAlone);
