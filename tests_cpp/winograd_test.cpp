@@ -73,16 +73,16 @@ std::vector<Problem> problems() {
   };
 }
 
-// The transforms of a KernelSet, and their error in times that of straight sums.
+// The transforms of a KernelSet, and their error in times that of straight sums of a hundred products and more.
 struct {
   const char* name;
   double error;
 } constexpr kTransforms[] = {
-    {" F(2x2, 3x3)", 1},         {" F(4x4, 3x3)", 2.5},       {" F(3x3, 4x4)", 4},         {" F(1x4, 1x3)", 2.5},
-    {" F(1x2, 1x3)", 1},         {" F(2x2, 2x2)", 1},         {"exact F(4x4, 3x3)", 1},    {"exact F(3x3, 4x4)", 1},
-    {"exact F(1x4, 1x3)", 1.05}, {"exact F(1x3, 1x4)", 1.05}, {"exact F(4x1, 3x1)", 1.05}, {"exact F(3x1, 4x1)", 1.05},
-    {"FFT F(6x6, 5x5)", 1},      {"FFT F(14x14, 5x5)", 1},    {"FFT F(12x12, 7x7)", 1},    {"FFT F(10x10, 9x9)", 1},
-    {"FFT F(1x14, 1x5)", 1.2},   {"FFT F(1x12, 1x7)", 1.2},   {"FFT F(1x26, 1x9)", 1.2},   {"FFT F(1x18, 1x17)", 1.2}};
+    {" F(2x2, 3x3)", 1},         {" F(4x4, 3x3)", 2.5},     {" F(3x3, 4x4)", 4},       {" F(1x4, 1x3)", 2.5},
+    {" F(1x2, 1x3)", 1},         {" F(2x2, 2x2)", 1},       {"exact F(4x4, 3x3)", 1},  {"exact F(3x3, 4x4)", 1},
+    {"exact F(1x4, 1x3)", 1.02}, {"exact F(1x3, 1x4)", 1},  {"exact F(4x1, 3x1)", 1},  {"exact F(3x1, 4x1)", 1},
+    {"FFT F(6x6, 5x5)", 1},      {"FFT F(14x14, 5x5)", 1},  {"FFT F(12x12, 7x7)", 1},  {"FFT F(10x10, 9x9)", 1},
+    {"FFT F(1x14, 1x5)", 1.2},   {"FFT F(1x12, 1x7)", 1.2}, {"FFT F(1x26, 1x9)", 1.2}, {"FFT F(1x18, 1x17)", 1.2}};
 static_assert(std::size(kTransforms) == std::size(KernelSet<float>{}.winograd));
 
 // The numbers of those that suit a problem: Fourier transforms four taps and more, those along w alone windows of one

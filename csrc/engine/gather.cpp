@@ -43,8 +43,8 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   maps_ = axis_maps(p, to_x_ ? map_patches : map_forward);
   sets_ = phase_sets(maps_);
   count_ = most_pixels(maps_);
+  one_member_ = one_member(sets_);
   for (const PhaseSet& s : sets_) {
-    one_member_ &= s.members == 1 || s.taps == 0;
     holes_ |= s.taps == 0;
     max_taps_ = std::max(max_taps_, s.taps);
   }

@@ -149,7 +149,7 @@ class Gather final : public SlottedPass {
   Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 0;
   Index3 count_{1, 1, 1};         // most pixels of any phase, an axis
   std::array<Range, 3> reach_{};  // smallest and one past the largest source offset, an axis
-  bool one_member_ = true;        // columns are channels
+  bool one_member_;               // columns are channels
   bool holes_ = false;            // there are positions without taps
   bool copy_ = false;             // image operand through a tile copy
   bool copies_meeting_ = false;   // so if its planes meet in the caches

@@ -16,10 +16,10 @@ constexpr Index kBoxBytes = 256 << 10;
 
 class Planes {
  public:
-  Planes() = default;
-  /// For boxes of at most `box` pixels a phase. Where borders are shared, the zeros behind a row are those before the
-  /// next, and so are rows of zeros between planes: 8 channels 8x14x14 take 0.92 of the time.
+  /// Where they are shared, the zeros behind a row are those before the next, and so are rows of zeros between planes.
   enum class Borders { own, shared };
+  Planes() = default;
+  /// For boxes of at most `box` pixels a phase.
   Planes(const std::array<AxisMap, 3>& maps, const Index3& box, Borders borders = Borders::own);
   /// Of an image of this size whose position q + first lies at pixel q of boxes of `extent`.
   Planes(const Index3& size, const Index3& first, const Index3& extent);

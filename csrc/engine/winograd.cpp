@@ -262,8 +262,7 @@ class Winograd final : public Tiled<T> {
   template <class Check, class DoAll>
   void multiply(const Operands& o, Index g, const Box& b, Index panel, const Check& check, const DoAll& do_all) const {
     const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_);
-    // With few frequencies a sum has few products beside those of the transforms, whose errors show.
-    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || frequencies_ < 16);
+    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || this->few_frequencies());
     const auto to = this->rows_of(to_x_ ? o.x : o.y, b, false);
     const Window w = this->window(to, b, false);
     for (Index first = 0, last; first < results(); first = last) {

@@ -398,6 +398,8 @@ class Tiled : public GuardedPass {
     return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
   }
   bool mixes_more() const { return !transforms_.exact; }
+  // A sum has few products then beside those of the transforms, whose errors show.
+  bool few_frequencies() const { return frequencies_ < 16; }
   // Of a direct pass, for each tile and pair of channels.
   double tile_products() const {
     return products_inside(spec_.problem) /

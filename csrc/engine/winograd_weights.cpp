@@ -210,7 +210,8 @@ class WinogradWeights final : public Tiled<T> {
     Segment segments[kMostTiles];
     const Runs runs = runs_of(b);
     const Index columns = panel_columns(r, panel);
-    const GatherKernel<T>& kernel = kernels_.gather[columns / lanes_ - 1];
+    // Sums of more boxes are long beside these.
+    const GatherKernel<T>& kernel = gathering_kernel(kernels_, columns, this->few_frequencies() && boxes_ == 1);
     for (Index m = 0; m < r.m; ++m) {
       row[m] = m / lanes_ * source_tiles_ * lanes_ + m % lanes_;
       crow[m] = m * columns;
