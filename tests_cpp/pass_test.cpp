@@ -296,6 +296,15 @@ TEST(MuchWork, IsSummedAlikeByAnyNumberOfThreads) {
   }
 }
 
+// Boxes of high windows share most of their borders, and none once threads cut them.
+TEST(MuchWork, IsPlannedForAnyNumberOfThreads) {
+  constexpr DType f = DType::float32;
+  const Call call(problem(1, 1, 2, 512, {4, 9, 34}, {1, 15, 5}, {1, 1, 1}, {1, 1, 1}, {0, 7, 2}), Unknown::x,
+                  {f, f, f});
+  for (const int threads : {1, 2, 4})
+    EXPECT_NE(make_rows(call.spec(183600, threads), kernel_set<float>(active_isa())), nullptr) << threads;
+}
+
 // A part of an image may take rows where the whole takes lanes.
 TEST(Lanes, SumAsRowsDo) {
   for (const KernelSet<float>* set : kernel_sets<float>())

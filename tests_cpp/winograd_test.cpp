@@ -73,7 +73,7 @@ std::vector<Problem> problems() {
   };
 }
 
-// The transforms of a KernelSet, and their error in times that of straight sums of a hundred products and more.
+// The transforms of a KernelSet, and their error in times that of straight sums of 120 products and more.
 struct {
   const char* name;
   double error;

@@ -26,7 +26,8 @@ Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box, Borders bo
     const bool several = extent_[0] * (a == 2 ? extent_[1] : 1) > 1;
     if (borders == Borders::shared && a > 0 && several && box[a] == whole[a]) {
       const Index end = ceil_div(axis.src - axis.residue[0], axis.step) - axis.first;  // of the image
-      shared[a] = std::max<Index>(0, std::min({-axis.first, extent_[a] - end, last - axis.first}));
+      // Up to half of the pixels: a box that is cut in two, and shares nothing, must not take more.
+      shared[a] = std::max<Index>(0, std::min({-axis.first, extent_[a] - end, last - axis.first, box[a] / 2}));
     }
     extent_[a] -= shared[a];
     residues *= static_cast<Index>(axis.residue.size());

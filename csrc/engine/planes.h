@@ -16,7 +16,8 @@ constexpr Index kBoxBytes = 256 << 10;
 
 class Planes {
  public:
-  /// Where they are shared, the zeros behind a row are those before the next, and so are rows of zeros between planes.
+  /// Where they are shared, the zeros behind a row are those before the next, and so are rows of zeros between planes,
+  /// in boxes as wide, or as high, as the image.
   enum class Borders { own, shared };
   Planes() = default;
   /// For boxes of at most `box` pixels a phase.

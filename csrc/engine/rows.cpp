@@ -302,8 +302,8 @@ template <class T>
 void Rows<T>::pack_by_taps(const View& w, Index g, Index from, Index count, const Slot& slot) const {
   const Problem& p = spec_.problem;
   const auto transpose = kernels_.transpose[static_cast<int>(w.dtype)];
-  std::ptrdiff_t row[kWholeBlock];
-  std::iota(row, row + kWholeBlock, 0);
+  std::ptrdiff_t row[kMaxColumns];
+  std::iota(row, row + kernels_.rows_mr, 0);
   std::fill_n(slot.table, p.taps(), nullptr);
   for (Index m0 = 0; m0 < cd_; m0 += kernels_.rows_mr) {
     const Index block = std::min<Index>(kernels_.rows_mr, cd_ - m0);
