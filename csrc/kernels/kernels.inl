@@ -165,7 +165,8 @@ INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t l
     UNROLL for (int i = 0; i < L; ++i) KEEP(v[i]);  // or else there is a copy of what follows for each number of rows
   }
   transpose_square<T>(v);
-  if (W == L && width == L && period == 1 && dst[0]) {
+  // Of other types whole squares alone: not worth its size.
+  if (W == L && width == L && period == 1 && dst[0] && (__is_same(S, T) || out >= L)) {
     T* d = dst[0] + outer;
     outer += L * ldd;
     if (out >= L)
@@ -545,16 +546,13 @@ constexpr KernelSet<T> make_set(const char* name) {
       interleave<T>,
       sum<T>,
       peak<T>,
-      {Winograd<T, 2, 2, 3, 3>::kernels,        Winograd<T, 4, 4, 3, 3, false>::kernels,
+      {Winograd<T, 2, 2, 3, 3>::kernels, Winograd<T, 4, 4, 3, 3, false>::kernels,
        Winograd<T, 3, 3, 4, 4, false>::kernels, Winograd<T, 1, 4, 1, 3, false>::kernels,
-       Winograd<T, 1, 2, 1, 3>::kernels,        Winograd<T, 2, 2, 2, 2>::kernels,
-       Winograd<T, 4, 4, 3, 3>::kernels,        Winograd<T, 3, 3, 4, 4>::kernels,
-       Winograd<T, 1, 4, 1, 3>::kernels,        Winograd<T, 1, 3, 1, 4>::kernels,
-       Winograd<T, 4, 1, 3, 1>::kernels,        Winograd<T, 3, 1, 4, 1>::kernels,
-       Winograd<T, 6, 6, 5, 5>::kernels,        Winograd<T, 14, 14, 5, 5>::kernels,
-       Winograd<T, 12, 12, 7, 7>::kernels,      Winograd<T, 10, 10, 9, 9>::kernels,
-       Winograd<T, 1, 14, 1, 5>::kernels,       Winograd<T, 1, 12, 1, 7>::kernels,
-       Winograd<T, 1, 26, 1, 9>::kernels,       Winograd<T, 1, 18, 1, 17>::kernels},
+       Winograd<T, 1, 2, 1, 3>::kernels, Winograd<T, 2, 2, 2, 2>::kernels, Winograd<T, 4, 4, 3, 3>::kernels,
+       Winograd<T, 3, 3, 4, 4>::kernels, Winograd<T, 1, 4, 1, 3>::kernels, Winograd<T, 1, 3, 1, 4>::kernels,
+       Winograd<T, 4, 1, 3, 1>::kernels, Winograd<T, 3, 1, 4, 1>::kernels, Winograd<T, 6, 6, 5, 5>::kernels,
+       Winograd<T, 14, 14, 5, 5>::kernels, Winograd<T, 12, 12, 7, 7>::kernels, Winograd<T, 10, 10, 9, 9>::kernels,
+       Winograd<T, 1, 14, 1, 5>::kernels, Winograd<T, 1, 12, 1, 7>::kernels, Winograd<T, 1, 18, 1, 17>::kernels},
   };
 }
 
