@@ -165,8 +165,7 @@ INLINE void transpose_block(T* const* dst, std::int64_t period, std::ptrdiff_t l
     UNROLL for (int i = 0; i < L; ++i) KEEP(v[i]);  // or else there is a copy of what follows for each number of rows
   }
   transpose_square<T>(v);
-  // Of other types whole squares alone: not worth its size.
-  if (W == L && width == L && period == 1 && dst[0] && (__is_same(S, T) || out >= L)) {
+  if (W == L && width == L && period == 1 && dst[0]) {
     T* d = dst[0] + outer;
     outer += L * ldd;
     if (out >= L)
