@@ -32,10 +32,14 @@ class Ahead {
   }
   /// After so much of it.
   void next(Index work) {
-    for (due_ += static_cast<double>(work) * share_; due_ >= 1 && lines_ > 0; --due_, --lines_) {
-      __builtin_prefetch(at_);
-      at_ += kLine;
-      if (--left_ == 0) at_ += jump_, left_ = run_;
+    due_ += static_cast<double>(work) * share_;
+    Index count = std::min(static_cast<Index>(due_), lines_);
+    due_ -= static_cast<double>(count);
+    lines_ -= count;
+    for (Index now; count > 0; count -= now) {
+      now = std::min(count, left_);
+      for (Index i = 0; i < now; ++i, at_ += kLine) __builtin_prefetch(at_);
+      if ((left_ -= now) == 0) at_ += jump_, left_ = run_;
     }
   }
 
