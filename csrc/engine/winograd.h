@@ -1,7 +1,7 @@
-// Windows with fewer multiplications: Winograd's F(2x2, 3x3) (2.25 times fewer), F(2x2, 2x2) (1.8 times), F(4x4, 3x3)
-// and F(3x3, 4x4) (4 times, exact ones 3.1 times) and Fourier transforms (6 to 17 times) on h and w, or F(1x2, 1x3)
-// (1.5 times), F(1x4, 1x3) (2 times) and Fourier transforms (2.8 to 6 times) on w alone and exact F(1x4, 1x3) and
-// F(1x3, 1x4) (1.7 times) on either; taps along other axes summed directly.
+// Windows with fewer multiplications: Winograd's F(2x2, 3x3) and F(3x3, 2x2) (2.25 times fewer), F(2x2, 2x2) (1.8
+// times), F(4x4, 3x3) and F(3x3, 4x4) (4 times, exact ones 3.1 times) and Fourier transforms (6 to 17 times) on h and
+// w, or F(1x3, 1x2) (1.5 times), F(1x4, 1x3) (2 times) and Fourier transforms (2.8 to 6 times) on w alone and exact
+// F(1x4, 1x3) and F(1x3, 1x4) (1.7 times) on either; taps along other axes summed directly.
 //
 // Images are cut into boxes of tiles (2x2 outputs each, say). The tiles of a box are transformed to frequencies, 4 to
 // 478, each of which is one multiplication (tiles by channels) of the gathering kernel; sums are formed a chunk at a

@@ -160,7 +160,7 @@ struct KernelSet {
   /// The largest magnitude over the mean of those that are not zero, or over that of all where this gives no more than
   /// `enough`; NaN where something, or their sum, is not finite. Whole vectors.
   T (*peak)(const T* p, std::int64_t n, T enough);
-  WinogradKernels<T> winograd[19];
+  WinogradKernels<T> winograd[20];
 };
 
 /// The list of instruction sets: declaration, choice and tests are generated from it.

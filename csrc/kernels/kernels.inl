@@ -545,13 +545,16 @@ constexpr KernelSet<T> make_set(const char* name) {
       interleave<T>,
       sum<T>,
       peak<T>,
-      {Winograd<T, 2, 2, 3, 3>::kernels, Winograd<T, 4, 4, 3, 3, false>::kernels,
+      {Winograd<T, 2, 2, 3, 3>::kernels,        Winograd<T, 4, 4, 3, 3, false>::kernels,
        Winograd<T, 3, 3, 4, 4, false>::kernels, Winograd<T, 1, 4, 1, 3, false>::kernels,
-       Winograd<T, 1, 2, 1, 3>::kernels, Winograd<T, 2, 2, 2, 2>::kernels, Winograd<T, 4, 4, 3, 3>::kernels,
-       Winograd<T, 3, 3, 4, 4>::kernels, Winograd<T, 1, 4, 1, 3>::kernels, Winograd<T, 1, 3, 1, 4>::kernels,
-       Winograd<T, 4, 1, 3, 1>::kernels, Winograd<T, 3, 1, 4, 1>::kernels, Winograd<T, 6, 6, 5, 5>::kernels,
-       Winograd<T, 14, 14, 5, 5>::kernels, Winograd<T, 12, 12, 7, 7>::kernels, Winograd<T, 10, 10, 9, 9>::kernels,
-       Winograd<T, 1, 14, 1, 5>::kernels, Winograd<T, 1, 12, 1, 7>::kernels, Winograd<T, 1, 18, 1, 17>::kernels},
+       Winograd<T, 1, 3, 1, 2>::kernels,        Winograd<T, 2, 2, 2, 2>::kernels,
+       Winograd<T, 3, 3, 2, 2>::kernels,        Winograd<T, 4, 4, 3, 3>::kernels,
+       Winograd<T, 3, 3, 4, 4>::kernels,        Winograd<T, 1, 4, 1, 3>::kernels,
+       Winograd<T, 1, 3, 1, 4>::kernels,        Winograd<T, 4, 1, 3, 1>::kernels,
+       Winograd<T, 3, 1, 4, 1>::kernels,        Winograd<T, 6, 6, 5, 5>::kernels,
+       Winograd<T, 14, 14, 5, 5>::kernels,      Winograd<T, 12, 12, 7, 7>::kernels,
+       Winograd<T, 10, 10, 9, 9>::kernels,      Winograd<T, 1, 14, 1, 5>::kernels,
+       Winograd<T, 1, 12, 1, 7>::kernels,       Winograd<T, 1, 18, 1, 17>::kernels},
   };
 }
 
