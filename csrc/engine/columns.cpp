@@ -156,6 +156,8 @@ bool Columns<T>::plan() {
   return true;
 }
 
+// Nanoseconds of one thread, in the measure of direct_nanoseconds: over 550 problems of 4 channels and more the choice
+// of a pass for x costs 1.9 % on average (Zen 5, AVX-512).
 template <class T>
 double Columns<T>::estimate() const {
   const Problem& p = spec_.problem;
@@ -164,8 +166,8 @@ double Columns<T>::estimate() const {
                           of(ceil_div(p.ci, channels_));
   const double weights = of(p.ci, p.taps(), p.co, ceil_div(p.n, images_), ceil_div(volume(), pixels_));
   const Index channels = ceil_div(p.ci, channels_) * round_up(channels_, kernels_.lanes);  // that are added
-  const double added = of(p.n * volume(), channels) * (0.28 * of(p.taps()) + 18 / of(kernels_.lanes));
-  return 2200 + of(p.groups) * (0.2 * products + 0.05 * weights + added + 0.32 * of(p.n, channels, p.x_plane()));
+  const double added = of(p.n * volume(), channels) * (0.31 * of(p.taps()) + 20 / of(kernels_.lanes));
+  return 2200 + of(p.groups) * (0.22 * products + 0.055 * weights + added + 0.35 * of(p.n, channels, p.x_plane()));
 }
 
 template <class T>
