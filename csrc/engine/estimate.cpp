@@ -517,9 +517,9 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, boo
     time *= 1 + std::max(0.0, 4.0 / static_cast<double>(rows) - 1) * static_cast<double>(ends) /
                     static_cast<double>(p.y[2]);
   }
-  time += spec.unknown == Unknown::x ? 2500 : 2000;  // rows and columns of some pixels take 0.5 to 0.6 of gather's time
-  // What is not of the compute type is copied, once for each block of channels (patches have those of all taps).
   const bool of_y = spec.unknown == Unknown::x, patches = of_y && p.stride == p.w;
+  time += of_y ? 2500 : 2000;  // rows and columns of some pixels take 0.5 to 0.6 of gather's time
+  // What is not of the compute type is copied, once for each block of channels (patches have those of all taps).
   if (const DType t = (of_y ? spec.operands.y : spec.operands.x).dtype; t != DType::float32 && t != DType::float64) {
     const double planes = images * static_cast<double>(of_y ? p.co * p.y[0] : p.ci * p.x[0]);
     const Index blocks = ceil_div(columns * (patches ? p.taps() : 1), 4 * lanes);
@@ -532,7 +532,7 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, boo
   const bool single = p.y[2] == 1 && std::min(p.x[2], p.w[2]) > 1;  // window: as if the stride were its length
   if (!of_y || (p.stride[2] == 1 && !single)) return time + pixels + packed;
   // Phases have fewer pixels each. All of them are transposed into place together, or else rows are put together from
-  // them, which takes longer than their pixels, if they are short. Patches have one tap each (Zen 5, 24 problems).
+  // them, which takes longer than their pixels, if they are short. Pixels of patches have one tap (Zen 5, 24 problems).
   time *= patches ? 0.95 : 1.15;
   if (columns >= lanes && !single && (p.w[2] == 1 || p.stride[2] < p.w[2])) return time + 0.2 * x + 0.1 * y + packed;
   const double rows =

@@ -160,6 +160,7 @@ class Winograd final : public Tiled<T> {
     const bool work = !by_box || (all == 1 && panels_ == 1);
     share_ = work ? Share::work : all < kMinTasks && panels_ > 1 ? Share::panels : Share::boxes;
     if (prepack && boxes_ == 1) return false;
+    // A set of results sums about so many of the parts.
     const Index most = std::max(lanes_, chunk / (ceil_div(parts_, results()) + 1));
     chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : ceil_div(cs_, ceil_div(cs_, most)), lanes_);
     ustep_ = pitch((prepack ? cs_ : chunk_) * parts_ * width_);

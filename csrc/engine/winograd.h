@@ -138,7 +138,8 @@ struct CostsByProcessor {
   /// Zen 4.
   Costs adding;
   /// Where others do: fitted to one core of a Zen 5, 860 results for 360 problems of 16 to 512 channels, most of them
-  /// small; good to 15 %, exact transforms to 8 %.
+  /// small; good to 15 %, exact transforms to 8 %. Scales are 6 % (x and y) and 2 % (w) lower since, by what 15
+  /// problems of two taps or with strides, and 64 along one axis, showed.
   Costs beside;
   /// And vectors are halved, so that products take twice as long and transforms do not: fitted to one core of a Zen 4,
   /// 491 results of all transforms for 37 problems, good to 8 %; the choice between them costs 0.1 % on average.
