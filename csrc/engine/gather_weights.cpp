@@ -81,6 +81,7 @@ typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
     s.windows = carver.take<T>(chunk[0] * channels_of(spec_.problem, width()) * plane[0] * plane[1] * plane[2]);
   }
   s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
+  s.taps = carver.take<Tap>(taps_);
   if (spec_.operands.w.dtype != compute_dtype<T>) s.lines = carver.take<T>(kStoreRows * width());
   return s;
 }

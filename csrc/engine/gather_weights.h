@@ -27,9 +27,14 @@ class GatherWeights final : public SlottedPass {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
+  // Where the rows of a tap are in the image and among the results, from the first of a channel.
+  struct Tap {
+    std::ptrdiff_t row, place;
+  };
   struct Slot {
     T *tiles, *panel, *copy, *windows, *lines;
     Segment* segments;
+    Tap* taps;
   };
   using Index4 = std::array<Index, 4>;  // in the order of order_
 

@@ -152,6 +152,7 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
     move[i] = axis == 0 ? stride[0] : stride[axis + 1] * p.stride[axis - 1];
     if (axis > 0) origin -= p.pad_before[axis - 1] * stride[axis + 1];
   }
+  const Index together = kernel.mr > kPointers ? 2 : 1;  // channels, whose rows are pairs for the kernel
   std::ptrdiff_t row[kMaxTileRows], crow[kMaxTileRows];
   for (const TapClass& cd : classes_[0])
     for (const TapClass& ch : classes_[1])
@@ -186,22 +187,28 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
                 }
                 s.segments[count++] = next;
               }
+        Index listed = 0;  // taps of the class that are among those of the task
+        for (Index td = cd.taps.begin; td < cd.taps.end; ++td)
+          for (Index th = ch.taps.begin; th < ch.taps.end; ++th)
+            for (Index tw = cw.taps.begin; tw < cw.taps.end; ++tw) {
+              const Index tap = (td * p.w[1] + th) * p.w[2] + tw, t = (swap_ ? p.taps() - 1 - tap : tap) - t0;
+              if (t < 0 || t >= taps) continue;
+              s.taps[listed++] = {
+                  td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] + tw * p.dilation[2] * stride[4],
+                  t * pitch};
+            }
         int rows = 0;
         const auto flush = [&] {
           if (rows) kernel.run(rows, x, row, move[3], s.segments, count, s.panel, kernel.nr, tiles, crow, accumulate);
           rows = 0;
         };
-        for (Index c = 0; c < m; ++c)
-          for (Index td = cd.taps.begin; td < cd.taps.end; ++td)
-            for (Index th = ch.taps.begin; th < ch.taps.end; ++th)
-              for (Index tw = cw.taps.begin; tw < cw.taps.end; ++tw) {
-                const Index tap = (td * p.w[1] + th) * p.w[2] + tw, t = (swap_ ? p.taps() - 1 - tap : tap) - t0;
-                if (t < 0 || t >= taps) continue;
-                row[rows] = c * stride[1] + td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] +
-                            tw * p.dilation[2] * stride[4];
-                crow[rows] = (c * taps + t) * pitch;
-                if (++rows == kMaxTileRows) flush();
-              }
+        for (Index c0 = 0; c0 < m; c0 += together)
+          for (const Tap* tap = s.taps; tap < s.taps + listed; ++tap)
+            for (Index c = c0; c < std::min(c0 + together, m); ++c) {
+              row[rows] = c * stride[1] + tap->row;
+              crow[rows] = c * taps * pitch + tap->place;
+              if (++rows == kMaxTileRows) flush();
+            }
         flush();
       }
 }

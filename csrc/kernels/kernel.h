@@ -31,6 +31,10 @@ struct GatherKernel {
   GatherFn<T> run;
 };
 
+/// Rows of a tile that have a pointer each in a general register. Tiles of more take rows that are equally far apart
+/// two by two: row[1] - row[0] == row[3] - row[2] and so on.
+constexpr int kPointers = 8;
+
 /// Vectors along pixels, broadcast weights, for i < m <= rows_mr and p < len:
 ///   C[i*ldc + p] (+)= sum over t < taps of W[t*m + i] * S[offset[t] + p]
 /// S must be readable up to `len` rounded up to whole vectors.

@@ -252,12 +252,11 @@ void interleave(T* dst, std::ptrdiff_t ldd, const T* const* sources, std::int64_
 
 // Products of a blocked kernel's short sum: 16 and 32 have the same error in sums of 512 and more, 16 twice the cost.
 constexpr std::int64_t kStraight = 32;
-constexpr int kPointers = 8;  // rows that have a pointer each in a general register
 
 // With kBlock, so many products are summed in registers at a time, and those sums in (first-level cache) memory. Blocks
 // go on from segment to segment: how many segments pixels make depends on the layout, the order of sums must not.
-// So many rows each, kSide, lie side by side and share a pointer.
-template <class T, int M, int NV, int kBlock, int kSide = 1>
+// With kPairs rows are equally far apart two by two, and each two share a pointer.
+template <class T, int M, int NV, int kBlock, bool kPairs = false>
 void gather_tile(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg,
                  std::int64_t count, const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow,
                  bool accumulate) {
@@ -271,18 +270,20 @@ void gather_tile(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xs
   // Results that come from memory are there when the sum is.
   UNROLL for (int i = 0; i < M; ++i) UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(c + crow[i] + j * L, 1);
   std::int64_t room = kBlock;
-  std::ptrdiff_t apart[M / kSide];
-  UNROLL for (int i = 0; i < M / kSide; ++i) apart[i] = row[i * kSide] - row[0];
+  constexpr int kShared = kPairs ? 2 : 1;
+  std::ptrdiff_t apart[M / kShared];
+  UNROLL for (int i = 0; i < M / kShared; ++i) apart[i] = row[i * kShared] - row[0];
+  const std::ptrdiff_t gap = kPairs ? row[1] - row[0] : 0;
   // What the next tile reads; worth up to 15 % where the image operand is read in place. Rows that lie one behind the
   // other are followed by those of the next tile, others by their next line. Short rows that share nothing, of channels
   // or of taps of patches, are few lines of many pages: there those of the next tile are fetched one by one.
   std::ptrdiff_t side = 0;
-  if constexpr (M > 1 && kSide == 1) side = row[1] - row[0];
+  if constexpr (M > 1 && !kPairs) side = row[1] - row[0];
   const std::ptrdiff_t length = count ? seg->len * xstep : 0;
   const bool patches = NV > 2 && xstep > 1 && xstep < M && row[xstep] != row[0] + xstep && length >= L;
   const bool dense = side == length, brief = (side > length || patches) && length < 2 * L;
   const std::ptrdiff_t fetch_step = dense ? M * xstep : xstep;
-  const std::ptrdiff_t ahead = dense ? M * side : apart[M / kSide - 1] + kSide - 1 + L;
+  const std::ptrdiff_t ahead = dense ? M * side : apart[M / kShared - 1] + gap + L;
   const std::ptrdiff_t* const last = row + (brief && m < 2 * M ? m : 2 * M);
   for (const Segment* end = seg + count; seg != end; ++seg) {
     const T *p = x + row[0] + seg->x, *q = b + seg->b, *fetch = p + ahead;
@@ -294,17 +295,17 @@ void gather_tile(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xs
         v[j] = loadu(q + j * L);
         KEEP(v[j]);
       }
-      __builtin_prefetch(kSide == 1 ? fetch : p + ahead);
+      __builtin_prefetch(kPairs ? p + ahead : fetch);
       UNROLL for (int i = 0; i < M; ++i) {
-        const T* at = p + apart[i / kSide];
-        if constexpr (kSide > 1 && kSide < M) HIDE(at);  // or else each row gets a register
-        const V<T> s = splat(at[i % kSide]);
+        const T* at = p + apart[i / kShared];
+        if constexpr (kPairs) HIDE(at);  // or else each row gets a register
+        const V<T> s = splat(at[i % kShared * gap]);
         UNROLL for (int j = 0; j < NV; ++j) acc[i][j] += s * v[j];
       }
       p += xstep, q += bstep;
       HIDE(p);
       HIDE(q);
-      if constexpr (kSide == 1) {
+      if constexpr (!kPairs) {
         fetch += fetch_step;
         HIDE(fetch);
       }
@@ -312,7 +313,9 @@ void gather_tile(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xs
     for (std::int64_t left = seg->len, part; left > 0; left -= part) {
       part = kBlock && room < left ? room : left;
       std::int64_t k = part;
-      if constexpr (kBlock > 0 && M * NV >= 16)  // 5 to 8 % faster where the panel comes from L2; small tiles only grow
+      // 5 to 8 % faster where the panel comes from L2; small tiles only grow. GCC 12 leaves the vectors of 7 by 2 in
+      // memory without it, which takes twice as long.
+      if constexpr (kBlock > 0 && M * NV >= 14)
         for (; k > 1; k -= 2) step(), step();
       for (; k > 0; --k) step();
       if constexpr (kBlock) {
@@ -341,30 +344,24 @@ void gather_rows(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xs
   gather_tile<T, M, NV, kBlock>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
 }
 
-// Tiles of MR rows; where that is more than there are registers for addresses, of those that lie side by side, all or,
-// as the rows of an image with an even number of pixels do, two by two.
+// Tiles of MR rows. Where that is more than there are registers for addresses, rows must be pairs: pixels of rows of
+// even length, rows below each other, channels and images are. Others make smaller tiles.
 template <class T, int MR, int NV, int kBlock = 0>
 void gather(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, const Segment* seg, std::int64_t count,
             const T* b, std::ptrdiff_t bstep, T* c, const std::ptrdiff_t* crow, bool accumulate) {
   constexpr int kRows = MR > kPointers ? kPointers : MR;
   for (int rows; m > 0; m -= rows, row += rows, crow += rows) {
     if constexpr (MR > kPointers) {
-      const auto lie = [&](int side) {
-        int r = 1;
-        while (r < MR && (r % side == 0 || row[r] == row[r - 1] + 1)) ++r;
+      const auto pairs = [&] {
+        int r = 2;
+        while (r < MR && row[r + 1] - row[r] == row[1] - row[0]) r += 2;
         return r == MR;
       };
-      rows = MR;
-      if (m >= MR && lie(MR)) {
-        gather_tile<T, MR, NV, kBlock, MR>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
+      if (m >= MR && pairs()) {
+        rows = MR;
+        gather_tile<T, MR, NV, kBlock, true>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
         continue;
       }
-      // 8 rows by 2 vectors are as fast; other sums and types are rare beside their size.
-      if constexpr (NV == 1 && kBlock > 0 && sizeof(T) == 4)
-        if (m >= MR && lie(2)) {
-          gather_tile<T, MR, NV, kBlock, 2>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
-          continue;
-        }
     }
     rows = m < kRows ? m : kRows;
     gather_rows<T, kRows, NV, kBlock>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate);
@@ -499,7 +496,7 @@ double sum(const T* p, std::int64_t n) {
 // ------------------------------------------------------------------------------------------------------------ list
 
 // Register tiles mr x (nv vectors): mr*nv accumulators, nv vectors of B and a broadcast fit the registers. Rows above
-// kPointers are for those that lie side by side.
+// kPointers are for pairs.
 template <class T>
 constexpr KernelSet<T> make_set(const char* name) {
   constexpr int L = Vec<T>::lanes;

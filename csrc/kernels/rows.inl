@@ -100,7 +100,7 @@ void stacked_block(std::int64_t len, const T* s, std::ptrdiff_t row, const std::
   UNROLL for (int i = 0; i < M; ++i) store_sums<T, NV>(c + i * crow, acc[i], len, accumulate);
 }
 
-template <class T, int M, int NV = kRowsVectors<M>>
+template <class T, int M, int NV = M == 4 ? 2 : kRowsVectors<M>>
 void stacked_vectors(int vectors, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
                      std::int64_t groups, std::int64_t height, const T* w, T* c, std::ptrdiff_t crow, bool accumulate) {
   if constexpr (NV > 1)
@@ -122,7 +122,7 @@ void stacked_tile(std::int64_t len, const T* s, std::ptrdiff_t row, const std::p
 template <class T>
 void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
                   std::int64_t groups, std::int64_t height, const T* w, T* c, std::ptrdiff_t crow, bool accumulate) {
-  // Four of short rows, or too few sums at a time wait for their products.
+  // Four of short rows, of two vectors at most, or too few sums at a time wait for their products.
   const bool four = len <= 2 * Vec<T>::lanes && height > 2;
   while (rows > 0) {
     const int most = four ? 4 : 3, now = rows <= most ? static_cast<int>(rows) : rows == most + 1 ? most - 1 : most;
