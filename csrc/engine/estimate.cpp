@@ -221,9 +221,28 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
          far_cycles<T>(p, kElement);
 }
 
+constexpr double kBox = 480;  // pixels of a Gather pass
+
+// f(pixels, taps) for the pixels of some images that read the same taps.
+template <class F>
+void each_rectangle(const PhaseSet& s, double images, F&& f) {
+  for (const Phase::Run& d : s.phase[0]->runs)
+    for (const Phase::Run& h : s.phase[1]->runs)
+      for (const Phase::Run& w : s.phase[2]->runs)
+        f(images * static_cast<double>((d.end - d.begin) * (h.end - h.begin) * (w.end - w.begin)),
+          static_cast<double>(d.inside.size() * h.inside.size() * w.inside.size()));
+}
+
+// Cycles of a product of so many pixels with some vectors of columns, in tiles of `rows`, of which the last takes
+// `least` at least.
+double tiles_cycles(double pixels, double rows, double vectors, double least) {
+  const double whole = std::floor(pixels / rows), rest = pixels - whole * rows;
+  return whole * std::max(kLatency, rows * vectors / 2) + (rest > 0 ? std::max(least, rest * vectors / 2) : 0);
+}
+
 template <class T>
 double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
-  constexpr double kBox = 480, kTile = 8;  // pixels
+  constexpr double kTile = 8;  // pixels
   constexpr double kProduct = 1, kTiles = 25, kRectangle = 72, kPixel = 8.4, kPacked = 0.46, kScattered = 2.7,
                    kGroup = 790, kPass = 600, kElement = 0.1;
   const Problem& p = spec.problem;
@@ -245,21 +264,37 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
     cycles += boxes * (s.members > 1 && s.taps > 1 ? kScattered : kPacked) *
               static_cast<double>(sources * s.columns(results) * s.taps);
     const auto vectors = static_cast<double>(ceil_div(s.columns(results), kernels.lanes));
-    for (const Phase::Run& d : s.phase[0]->runs)
-      for (const Phase::Run& h : s.phase[1]->runs)
-        for (const Phase::Run& w : s.phase[2]->runs) {
-          const double pixels =
-              together * static_cast<double>((d.end - d.begin) * (h.end - h.begin) * (w.end - w.begin));
-          const double whole = std::floor(pixels / kTile), rest = pixels - whole * kTile;
-          const double product =
-              whole * std::max(kLatency, kTile * vectors / 2) + (rest > 0 ? std::max(kLatency, rest * vectors / 2) : 0);
-          const auto taps = static_cast<double>(d.inside.size() * h.inside.size() * w.inside.size());
-          cycles += kProduct * product * taps * static_cast<double>(sources) +
-                    boxes * (kRectangle + kTiles * std::ceil(pixels / boxes / kTile) * vectors);
-        }
+    each_rectangle(s, together, [&](double pixels, double taps) {
+      cycles += kProduct * tiles_cycles(pixels, kTile, vectors, kLatency) * taps * static_cast<double>(sources) +
+                boxes * (kRectangle + kTiles * std::ceil(pixels / boxes / kTile) * vectors);
+    });
   }
   return kPass + kGroup * static_cast<double>(p.groups) + turns * cycles + far_cycles<T>(p, kElement) +
          kPixel * images * static_cast<double>(p.groups * (to_x ? p.x_plane() : p.y_plane()));
+}
+
+// How much longer a Gather pass takes than if the pixels that read the same taps filled its tiles. Those of a few rows
+// wait for the panel: dx of valid windows of 5x5 and 7x7 on small planes takes up to 2.4 times as long as by columns
+// (over 90 problems the choice costs 2.7 %, without this 7.1; Zen 5).
+template <class T>
+double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
+  constexpr double kLoaded = 2;  // cycles that a vector of a panel takes from the second-level cache
+  const Problem& p = spec.problem;
+  const bool to_x = spec.unknown == Unknown::x;
+  const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_patches : map_forward);
+  double spent = 0, least = 0;
+  for (const PhaseSet& s : phase_sets(maps)) {
+    if (s.taps == 0) continue;
+    const Index columns = s.columns(to_x ? p.ci : p.co);
+    const int block = std::min<int>(widest_block(kernels, columns), static_cast<int>(ceil_div(columns, kernels.lanes)));
+    const double vectors = block, rows = std::min(kernels.gather[block - 1].mr, kPointers);
+    const auto volume = static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
+    each_rectangle(s, std::clamp(kBox / volume, 1.0, static_cast<double>(p.n)), [&](double pixels, double taps) {
+      spent += taps * tiles_cycles(pixels, rows, vectors, std::max(kLatency, kLoaded * vectors));
+      least += taps * pixels * vectors / 2;
+    });
+  }
+  return least > 0 ? spent / least : 1;
 }
 
 // Cycles of a GatherWeights and of a Dots pass. The factors were fitted to 286 problems in one to three dimensions, of
@@ -496,7 +531,7 @@ double products_inside(const Problem& p) {
 }
 
 template <class T>
-double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, bool with_ends) {
+double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, bool tiles) {
   const Problem& p = spec.problem;
   const int lanes = kernels.lanes;
   if (p.depthwise()) return depthwise_nanoseconds(spec, lanes);
@@ -511,12 +546,7 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, boo
   const double wasted = whole_vectors(columns, lanes);
   double time =
       images * static_cast<double>(p.ci * p.co) * products_inside(p) / lanes * 0.18 * (columns > lanes ? wasted : 1);
-  // Pixels of a row near its ends have taps of their own: those of a few rows do not fill the kernel's tile.
-  if (with_ends && spec.unknown != Unknown::w && p.stride[2] == 1) {
-    const Index ends = std::min(p.y[2], (p.w[2] - 1) * p.dilation[2]), rows = p.n * p.y[0] * p.y[1];
-    time *= 1 + std::max(0.0, 4.0 / static_cast<double>(rows) - 1) * static_cast<double>(ends) /
-                    static_cast<double>(p.y[2]);
-  }
+  if (tiles && spec.unknown != Unknown::w) time *= tile_waste(spec, kernels);
   const bool of_y = spec.unknown == Unknown::x, patches = of_y && p.stride == p.w;
   time += of_y ? 2500 : 2000;  // rows and columns of some pixels take 0.5 to 0.6 of gather's time
   // What is not of the compute type is copied, once for each block of channels (patches have those of all taps).

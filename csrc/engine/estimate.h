@@ -16,10 +16,10 @@ inline double whole_vectors(Index count, Index lanes) {
 }
 
 /// Time that a direct pass takes on one thread, good to 30 %: fitted to the 129 shapes of the benchmark on a Sapphire
-/// Rapids, AVX-512 float32, where a vector's products take 0.18 ns. `with_ends`: with the tiles of few pixels near the
-/// ends of rows, which other passes do not have.
+/// Rapids, AVX-512 float32, where a vector's products take 0.18 ns. `tiles`: with those that pixels do not fill, which
+/// other passes do not have.
 template <class T>
-double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, bool with_ends = true);
+double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, bool tiles = true);
 
 /// The same of one with vectors along pixels: by the model of its kernel, good to 20 % for x and y, 30 % for w, where
 /// windows have several taps (Zen 5, 136 results).
