@@ -26,6 +26,13 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, boo
 template <class T>
 double along_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 
+/// Time that rows and dots take for depthwise problems, fitted like direct_nanoseconds.
+double depthwise_nanoseconds(const PassSpec& spec, int lanes);
+
+/// How much longer a Gather pass takes than if the pixels that read the same taps filled its tiles.
+template <class T>
+double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels);
+
 /// Time of a pointwise pass whose vectors run along pixels in place, fitted as that of direct passes is, and to 20 %; 0
 /// where it is never the quickest: many results of few sums are written slowly, many sources are better packed.
 template <class T>
