@@ -101,7 +101,9 @@ void check_gather(const GatherKernel<T>& kernel) {
       for (const auto& segment_lengths : lengths)
         for (int m = 1; m <= kernel.mr + 5; ++m)
           for (const bool accumulate : {false, true}) {
-            const int side = std::array{1, 2, 17}[static_cast<std::size_t>(m % 3)];  // rows that lie side by side
+            // Rows that lie anywhere, equally far apart two by two, or side by side.
+            const int together = std::array{1, 2, 17}[static_cast<std::size_t>(m % 3)];
+            const std::ptrdiff_t apart = together == 2 ? random.integer(-9, 9) : 1;
             std::vector<Segment> segments;
             std::int64_t panel = 1;  // begins misaligned
             for (const std::int64_t len : segment_lengths) {
@@ -112,7 +114,7 @@ void check_gather(const GatherKernel<T>& kernel) {
             std::vector<std::ptrdiff_t> row, crow;
             std::int64_t elements = 0;
             for (int i = 0; i < m; ++i) {
-              row.push_back(i % side > 0 ? row.back() + 1 : random.integer(-99, 99));
+              row.push_back(i % together > 0 ? row.back() + apart : random.integer(-99, 99));
               crow.push_back(elements + random.integer(0, 2));
               elements = crow.back() + kernel.nr;
             }

@@ -200,7 +200,7 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
             }
         // Lines of more channels whose planes meet push each other out of the cache (16 channels 32x32: 1.4 times as
         // long).
-        const int most = meet && listed == 1 ? kPointers : static_cast<int>(kMaxTileRows);
+        const Index most = meet && listed == 1 ? kPointers : kMaxTileRows;
         int rows = 0;
         const auto flush = [&] {
           if (rows) kernel.run(rows, x, row, move[3], s.segments, count, s.panel, kernel.nr, tiles, crow, accumulate);
