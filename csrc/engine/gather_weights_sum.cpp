@@ -152,8 +152,9 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
     move[i] = axis == 0 ? stride[0] : stride[axis + 1] * p.stride[axis - 1];
     if (axis > 0) origin -= p.pad_before[axis - 1] * stride[axis + 1];
   }
-  const bool meet = meet_in_cache(stride[1] * static_cast<Index>(sizeof(T)));
-  const Index together = kernel.mr > kPointers ? 2 : 1;  // channels, whose rows are pairs for the kernel
+  const bool tall = kernel.mr > kPointers;
+  const bool meet = tall && meet_in_cache(stride[1] * static_cast<Index>(sizeof(T)));
+  const Index together = tall ? 2 : 1;  // channels, whose rows are pairs for the kernel
   std::ptrdiff_t row[kMaxTileRows], crow[kMaxTileRows];
   for (const TapClass& cd : classes_[0])
     for (const TapClass& ch : classes_[1])
