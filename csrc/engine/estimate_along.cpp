@@ -138,11 +138,11 @@ void each_rectangle(const PhaseSet& s, double images, F&& f) {
           static_cast<double>(d.inside.size() * h.inside.size() * w.inside.size()));
 }
 
-// Cycles of a product of so many pixels with some vectors of columns, in tiles of `rows`, of which the last takes
+// Cycles of a product of so many rows with some vectors of columns, in tiles of `tile` rows, of which the last takes
 // `least` at least.
-double tiles_cycles(double pixels, double rows, double vectors, double least) {
-  const double whole = std::floor(pixels / rows), rest = pixels - whole * rows;
-  return whole * std::max(kLatency, rows * vectors / 2) + (rest > 0 ? std::max(least, rest * vectors / 2) : 0);
+double tiles_cycles(double rows, double tile, double vectors, double least) {
+  const double whole = std::floor(rows / tile), rest = rows - whole * tile;
+  return whole * std::max(kLatency, tile * vectors / 2) + (rest > 0 ? std::max(least, rest * vectors / 2) : 0);
 }
 
 template <class T>
@@ -205,9 +205,9 @@ double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels) {
         for (Index n = p.co; n > 0; n -= widest * kernels.lanes) {
           const Index vectors = std::min<Index>(widest, ceil_div(n, kernels.lanes)),
                       mr = kernels.gather[vectors - 1].mr, rows = p.ci * d.together * h.together * w.together;
-          const auto tile = [&](Index m) { return std::max(kLatency, static_cast<double>(m * vectors) / 2); };
-          products += (static_cast<double>(rows / mr) * tile(mr) + (rows % mr ? tile(rows % mr) : 0)) *
-                      static_cast<double>(d.outputs * h.outputs * w.outputs);
+          products +=
+              tiles_cycles(static_cast<double>(rows), static_cast<double>(mr), static_cast<double>(vectors), kLatency) *
+              static_cast<double>(d.outputs * h.outputs * w.outputs);
         }
   const double image = kProduct * products + kPacked * static_cast<double>(p.co * p.y_plane());
   return kPass + static_cast<double>(p.n * p.groups) * image +
@@ -299,7 +299,7 @@ double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
   for (const PhaseSet& s : phase_sets(maps)) {
     if (s.taps == 0) continue;
     const Index columns = s.columns(to_x ? p.ci : p.co);
-    const int block = std::min<int>(widest_block(kernels, columns), static_cast<int>(ceil_div(columns, kernels.lanes)));
+    const int block = widest_block(kernels, columns);
     const double vectors = block, rows = std::min(kernels.gather[block - 1].mr, kPointers);
     const auto volume = static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
     each_rectangle(s, std::clamp(kBox / volume, 1.0, static_cast<double>(p.n)), [&](double pixels, double taps) {

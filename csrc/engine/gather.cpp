@@ -187,27 +187,29 @@ Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, I
           to[a] = std::min(run[a]->end, b.q0[a] + extent[a]);
         }
         if (from[0] >= to[0] || from[1] >= to[1] || from[2] >= to[2]) continue;
-        const Index start = place, width = to[2] - from[2];
+        const Index width = to[2] - from[2];
         const auto products = static_cast<Index>(rd.inside.size() * rh.inside.size() * rw.inside.size()) * chunk_;
         const Index together = pairs && width % 2 == 1 && width < tile.mr && products >= kPairProducts ? 2 : 1;
-        for (Index n0 = 0; n0 < b.n; n0 += together)
+        const Index plane = (to[0] - from[0]) * (to[1] - from[1]) * width;
+        for (Index n = 0; n < b.n; ++n) {
+          // Images of a pair take turns, pixel by pixel.
+          const Index turn = n % together, images = std::min(together, b.n - (n - turn));
+          Index m = place + (n - turn) * plane + turn;
           for (Index d = from[0]; d < to[0]; ++d)
             for (Index h = from[1]; h < to[1]; ++h) {
-              const Index images = std::min(together, b.n - n0);
-              for (Index i = 0; i < images; ++i) {
-                const Index n = n0 + i, at = x.shift + n * x.stride[0] + d * step[0] + h * step[1];
-                Index number =
-                    ((n * e[0] + member[0] + (d - b.q0[0]) * apart[0]) * e[1] + member[1] + (h - b.q0[1]) * apart[1]) *
-                        e[2] +
-                    member[2] + (from[2] - b.q0[2]) * apart[2];
-                for (Index w = from[2], m = place + i; w < to[2]; ++w, m += images, number += apart[2]) {
-                  row[m] = at + w * step[2];
-                  pos[number] = first + m;
-                }
+              Index number =
+                  ((n * e[0] + member[0] + (d - b.q0[0]) * apart[0]) * e[1] + member[1] + (h - b.q0[1]) * apart[1]) *
+                      e[2] +
+                  member[2] + (from[2] - b.q0[2]) * apart[2];
+              const Index at = x.shift + n * x.stride[0] + d * step[0] + h * step[1];
+              for (Index w = from[2]; w < to[2]; ++w, m += images, number += apart[2]) {
+                row[m] = at + w * step[2];
+                pos[number] = first + m;
               }
-              place += images * width;
             }
-        rects[rect_count++] = {start, place - start, run};
+        }
+        rects[rect_count++] = {place, b.n * plane, run};
+        place += b.n * plane;
       }
   return rect_count;
 }
