@@ -223,17 +223,22 @@ TEST(RandomProblems, ComputeWhatTheDefinitionSays) {
 TEST(Pointwise, SumsAsOtherLayoutsDo) {
   for (const KernelSet<float>* set : {&kernel_set<float>(Isa::generic), &kernel_set<float>(active_isa())})
     for (const Unknown unknown : {Unknown::x, Unknown::y})
-      for (const auto& [n, groups, from, to, side] :  // sources in place, packed, and packed from far away
-           {std::array<Index, 5>{2, 2, 64, 60, 10}, {1, 1, 1600, 400, 10}, {1, 1, 1312, 96, 20}}) {
+      // Sources in place, packed, and packed from far away; many weights, of which vectors of 32 bytes have a copy.
+      for (const auto& [n, groups, from, to, side] : {std::array<Index, 5>{2, 2, 64, 60, 10},
+                                                      {1, 1, 1600, 400, 10},
+                                                      {1, 1, 1312, 96, 20},
+                                                      {1, 1, 136, 500, 29}}) {
         const Problem p = unknown == Unknown::x ? problem(n, groups, to, from, {1, side, side}, {1, 1, 1})
                                                 : problem(n, groups, from, to, {1, side, side}, {1, 1, 1});
         std::vector<double> expected;
-        for (const Layout layout : {Layout::channels_last, Layout::dense})
+        for (const auto& [layout, of_w] : {std::pair{Layout::channels_last, Layout::dense},
+                                           {Layout::dense, Layout::dense},
+                                           {Layout::dense, Layout::gaps}})
           for (const int threads : {1, 2, 3}) {
             Random random(29);
             set_num_threads(threads);
             const DType t = DType::float32;
-            Call call(p, unknown, {t, t, t}, {layout, Layout::dense, layout}, true);
+            Call call(p, unknown, {t, t, t}, {layout, of_w, layout}, true);
             call.fill_reals(random);
             const auto pass = make_gather(call.spec(kNoLimit, threads), *set);
             EXPECT_EQ(pass->explain().starts_with("pointwise"), layout == Layout::dense) << pass->explain();

@@ -101,23 +101,27 @@ bool one_output(const Problem& p) {
 // (8.5).
 constexpr double kPackedResults = 2.5;
 
-// Whether x is packed where one tap moves by steps: elements between those that it reads are packed, too. In place an
-// image from memory waits for each of its lines, in turn for every block of columns: 1024 channels 14x14 to 2048, 32
-// images, take 2.6 times as long, those of volumes with rows of 7 pixels half (Zen 5).
+// Whether x is packed where windows share nothing: one tap that moves by steps, for which elements between those that
+// it reads are packed, too, or patches. In place an image from memory waits for each of its lines, in turn for every
+// block of columns: 1024 channels 14x14 to 2048, 32 images, take 2.6 times as long, those of volumes with rows of 7
+// pixels half (Zen 5); 13 to 25 MB with steps of 2 1.3 to 4 times, patches of 2x2 on 10 to 20 MB 1.4 times, 8 MB as
+// long (Zen 3, where neighbours share the last cache).
 template <class T>
-bool packs_steps(const Problem& p, const KernelSet<T>& kernels) {
-  constexpr double kMostSpread = 3;
+bool packs_apart(const Problem& p, const KernelSet<T>& kernels) {
+  constexpr double kFar = 10 << 20, kMostSpread = 3;
   constexpr double kSpread = 1.5;  // of images in a cache: 48 channels 64x64 to 96 lose 7 %
   if (p.stride == Index3{1, 1, 1} || p.depthwise() || p.ci < kernels.lanes) return false;
+  for (std::size_t a = 0; a < 3; ++a)
+    if (p.stride[a] <= (p.w[a] - 1) * p.dilation[a]) return false;
   const double spread =
-      static_cast<double>(round_up(p.y[2] * p.stride[2], kernels.lanes)) / static_cast<double>(p.y[2]);
+      static_cast<double>(round_up(p.y[2] * p.stride[2], kernels.lanes)) / static_cast<double>(p.y[2] * p.w[2]);
   const auto pixels = static_cast<double>(p.n * p.y_plane()), ci = static_cast<double>(p.ci),
              co = static_cast<double>(p.co);
-  const bool far = static_cast<double>(p.n * p.groups * p.x_plane()) * ci * sizeof(T) > kFromMemory;
+  const bool far = static_cast<double>(p.n * p.groups * p.x_plane()) * ci * sizeof(T) > kFar;
   const bool again = p.co > widest_block(kernels, p.co) * kernels.lanes;
-  if (far && again && spread <= kMostSpread) return true;
   const bool padded = p.pad_before != Index3{};  // which takes a copy with a border
-  return !padded && (kSpread * spread * ci - co) * pixels < kPackedResults * ci * co;
+  if (far && again && spread <= kMostSpread && (p.taps() == 1 || !padded)) return true;
+  return p.taps() == 1 && !padded && (kSpread * spread * ci - co) * pixels < kPackedResults * ci * co;
 }
 
 template <class T>
@@ -137,8 +141,9 @@ template <class T>
 bool unrolls_windows(const Problem& p, const KernelSet<T>& kernels) {
   constexpr Index kMost = 256;  // pixels: 512 took 1.08 to 1.15 times as long
   if (!kernels.any_bstep || p.depthwise()) return false;
-  if (p.taps() == 1) return packs_steps(p, kernels);
-  return p.n * p.y_plane() <= kMost && unrolled_nanoseconds(p, kernels) < by_taps_nanoseconds(p, kernels);
+  if (packs_apart(p, kernels)) return true;
+  return p.taps() > 1 && p.n * p.y_plane() <= kMost &&
+         unrolled_nanoseconds(p, kernels) < by_taps_nanoseconds(p, kernels);
 }
 
 double products_inside(const Problem& p) {

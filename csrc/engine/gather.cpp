@@ -21,10 +21,14 @@ constexpr Index kLeastShared = 64;        // pixels of a box that shares its pan
 constexpr Index kLongPiece = 8;           // elements of a result side by side that are stored by themselves
 constexpr Index kLeastPixels = 8;         // one tile of the tallest register kernel
 constexpr Index kLeastChunk = 16;         // below, a narrower block of channels is better than a shorter sum
-constexpr Index kFewPixels = 128;         // too few to pay for packing weights that lie dense along columns
-constexpr Index kFewPatches = 256;        // the same: 64 of 3x3 take 0.8 of the time, 1568 of 16x16 1.03 (Zen 5)
+// Too few to pay for packing weights that lie dense along columns.
+constexpr Index kFewPixels = 128, kFewPixelsNarrow = 64;
+constexpr Index kFewPatches = 256;  // the same: 64 of 3x3 take 0.8 of the time, 1568 of 16x16 1.03 (Zen 5)
 constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products, of an element of a panel
-constexpr double kInPlace = 1.2;    // of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids)
+// Of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids). Of vectors of 32 bytes they need a
+// line for half as many products, and packing pays for fewer pixels: 768 to 1536 channels, patches of 2x2, 98 pixels
+// 0.65 of the time, 1024 to 512 channels 14x14 0.65, 512 to 2048 7x7, 8 images, 0.55; 49 pixels 1 to 1.3 (Zen 3).
+constexpr double kInPlace = 1.2, kInPlaceNarrow = 1.5;
 constexpr Index kFewVectors = 4;    // of columns: more have products enough while they wait for the image
 constexpr Index kLeastMeeting = 9;  // source channels whose lines do not stay in one set of the first-level cache
 // Of a pixel: the rows of odd length of two images make pairs for the kernel (16 channels 7x7, 3x3, 16 images, take
@@ -442,13 +446,16 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     return static_cast<double>(volume * column_cost(kernels_, columns, vectors)) * kProduct / 8 +
            static_cast<double>(packs * columns) * kPacked;
   };
+  const auto [few, far] =
+      narrow(kernels_) ? std::pair{kFewPixelsNarrow, kInPlaceNarrow} : std::pair{kFewPixels, kInPlace};
+  const double in_place = volume <= few ? 1 : far;
   Tiling best;
   const auto offer = [&](int v, Index channels, Index px, Weights weights) {
     Tiling tiling{slots, v, channels, px, weights, 0};
     if (!configure(tiling)) return false;
     // Rows of weights lie far apart, which matters where many pixels read them.
-    tiling.time = weights == Weights::in_place ? (volume <= kFewPixels ? 1 : kInPlace) * time(v, 0)
-                                               : time(v, weights == Weights::packed_once ? 1 : boxes_);
+    tiling.time =
+        weights == Weights::in_place ? in_place * time(v, 0) : time(v, weights == Weights::packed_once ? 1 : boxes_);
     if (tasks_are_shared()) tiling.time *= waits(this->slots()) / this->slots();
     if (best.time == 0 || tiling.time < best.time) best = tiling;
     return true;

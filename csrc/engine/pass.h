@@ -65,6 +65,12 @@ class Pass {
   virtual void run(const Operands& operands, std::byte* workspace) const = 0;
 };
 
+/// Whether vectors have 32 bytes or fewer: they need a line of weights for half as many products as others.
+template <class T>
+bool narrow(const KernelSet<T>& kernels) {
+  return kernels.lanes * sizeof(T) <= 32;
+}
+
 /// Who does the work and in how much memory, for explain().
 inline std::string effort(Index tasks, Index threads, std::size_t bytes) {
   const auto count = [](Index n, const char* what) { return std::to_string(n) + what + (n == 1 ? "" : "s"); };

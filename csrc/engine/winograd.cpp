@@ -67,7 +67,7 @@ class Winograd final : public Tiled<T> {
   // Time relative to a direct pass: products, transforms of tiles and results, weights. Few tiles may wait for weights
   // that all boxes share.
   double relative_time() const override {
-    const Costs& costs = kCosts.here();
+    const Costs& costs = kCosts.here(this->kernels_);
     const Index tiles = this->tiles(step_);
     const double waiting = prepack_ ? costs.waiting * std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
     const double narrow = width_ == lanes_ ? costs.narrow : 1;

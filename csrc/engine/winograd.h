@@ -145,7 +145,10 @@ struct CostsByProcessor {
   /// 491 results of all transforms for 37 problems, good to 8 %; the choice between them costs 0.1 % on average.
   Costs halving;
 
-  const Costs& here() const { return !adds_beside_products() ? adding : halves_vectors() ? halving : beside; }
+  template <class T>
+  const Costs& here(const KernelSet<T>& kernels) const {
+    return !adds_beside_products() ? adding : halves_vectors() && !narrow(kernels) ? halving : beside;
+  }
 };
 
 /// What a pass is made with.

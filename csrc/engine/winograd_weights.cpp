@@ -51,7 +51,7 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   double relative_time() const override {
-    const Costs& costs = kCosts.here();
+    const Costs& costs = kCosts.here(this->kernels_);
     return costs.scale * (this->products(this->tiles(step_), costs.writing) +
                           this->sources() * whole_vectors(spec_.problem.ci, lanes_) *
                               this->relative_tiles(costs, costs.source, panels_ * width_) +

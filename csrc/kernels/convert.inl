@@ -193,21 +193,15 @@ INLINE void copy_row(T* __restrict dst, const S* s, std::int64_t n, std::ptrdiff
     for (; i + L <= n; i += L) storeu(dst + i, load_vector<T, S>(s + i));
   } else {
     if (step == 2) {  // what lies behind the last element that is read need not exist
-      for (; i + L < n; i += L) {
-        Codes<S, T> pairs[2];
-        __builtin_memcpy(pairs, s + 2 * i, sizeof pairs);
-        storeu(dst + i, decode<T, S>(every_other<L>(pairs[0], pairs[1])));
-      }
-#if VECTOR_BYTES == 64
-      if constexpr (sizeof(T) == 4 && sizeof(S) <= 4) {
-        const int rest = static_cast<int>(n - i);
+      for (; i + L < n; i += L)
+        storeu(dst + i, every_other<L>(load_vector<T, S>(s + 2 * i), load_vector<T, S>(s + 2 * i + L)));
+      if constexpr (__is_same(T, S) || (VECTOR_BYTES == 64 && sizeof(T) == 4 && sizeof(S) <= 4)) {
+        const int rest = static_cast<int>(n - i), last = 2 * rest - 1;
         if (rest == 0) return;
-        const std::uint32_t live = (2u << (2 * rest - 2)) - 1;
-        const V<T> low = load_masked(s + 2 * i, live & 0xffffu);
-        const V<T> high = rest > L / 2 ? load_masked(s + 2 * i + L, live >> 16) : V<T>{};
+        const V<T> low = load_vector_part<T, S>(s + 2 * i, last < L ? last : L);
+        const V<T> high = last > L ? load_vector_part<T, S>(s + 2 * i + L, last - L) : V<T>{};
         return store_part(dst + i, every_other<L>(low, high), rest);
       }
-#endif
     }
     for (; i + L <= n; i += L) storeu(dst + i, load_vector_part<T, S>(s + i * step, L, step));
   }
