@@ -99,7 +99,7 @@ class Matrix : public testing::TestWithParam<std::tuple<Isa, Problem>> {
     text << call;
     SCOPED_TRACE(text.str());
     ASSERT_NE(make(isa(), call.spec(kNoLimit), pixels), nullptr);
-    for_each_plan(call, [&](std::size_t budget) { return make(isa(), call.spec(budget), pixels); }, f);
+    for_each_plan(call, 3, [&](std::size_t budget) { return make(isa(), call.spec(budget), pixels); }, f);
   }
 };
 
@@ -296,7 +296,7 @@ TEST_P(MatrixPass, TakesEveryWay) {
     for (const auto& [unknown, pixels] : kWays) {
       const Call call(p, unknown, {kFloat, kFloat, kFloat});
       for_each_plan(
-          call, [&](std::size_t budget) { return make(GetParam(), call.spec(budget), pixels); },
+          call, 3, [&](std::size_t budget) { return make(GetParam(), call.spec(budget), pixels); },
           [&](const Pass& pass, std::size_t) { all += pass.explain() + '\n'; });
     }
   for (const char* way : {

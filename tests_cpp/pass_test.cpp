@@ -82,7 +82,7 @@ void check_all(const Call& call, Unknown unknown) {
       SCOPED_TRACE(std::string(maker.name) + " on " + set->name + " " + set->gather[0].name);
       ASSERT_TRUE(!maker.any || maker.make(call.spec(kNoLimit), *set));
       for_each_plan(
-          call, [&](std::size_t budget) { return maker.make(call.spec(budget), *set); },
+          call, 2, [&](std::size_t budget) { return maker.make(call.spec(budget), *set); },
           [&](const Pass& pass, std::size_t) { call.check(pass, expected); });
       if (testing::Test::HasFailure()) return;
     }

@@ -169,10 +169,10 @@ class Call {
   std::unique_ptr<TestTensor> bias_;
 };
 
-/// Calls f(pass, budget) for every plan that smaller and smaller budgets lead to; make(budget) is null where none is
-/// left.
+/// Calls f(pass, budget) for every plan that smaller and smaller budgets lead to, each so many quarters of what the
+/// plan before took; make(budget) is null where none is left.
 template <class Make, class F>
-void for_each_plan(const Call& call, Make&& make, F&& f) {
+void for_each_plan(const Call& call, std::size_t quarters, Make&& make, F&& f) {
   std::string last;
   std::size_t budget = kNoLimit;
   for (auto pass = make(budget); pass && !testing::Test::HasFailure(); pass = make(budget)) {
@@ -183,7 +183,7 @@ void for_each_plan(const Call& call, Make&& make, F&& f) {
       f(*pass, budget);
     }
     if (budget == 0) break;
-    budget = std::min(budget, pass->workspace_bytes()) / 4 * 3;
+    budget = std::min(budget, pass->workspace_bytes()) / 4 * quarters;
   }
 }
 

@@ -1,6 +1,7 @@
 // Tensors of a test: any element type, any memory layout, NaN wherever there is no element.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -46,14 +47,15 @@ decltype(auto) with_type(DType t, F&& f) {
   __builtin_unreachable();
 }
 
+template <class E>
+double get(const E* p, Index i) {
+  if constexpr (sizeof(E) == 8)
+    return static_cast<double>(p[i]);
+  else
+    return static_cast<double>(widen(p[i]));
+}
 inline double get(const void* p, DType t, Index i) {
-  return with_type(t, [&](auto e) {
-    const auto* q = static_cast<const decltype(e)*>(p) + i;
-    if constexpr (sizeof(e) == 8)
-      return static_cast<double>(*q);
-    else
-      return static_cast<double>(widen(*q));
-  });
+  return with_type(t, [&](auto e) { return get(static_cast<const decltype(e)*>(p), i); });
 }
 /// Exact for the small integers that tests are made of.
 inline void set(void* p, DType t, Index i, double value) {
@@ -102,20 +104,25 @@ class TestTensor {
   /// Elements in index order.
   std::vector<double> values() const {
     std::vector<double> v;
-    for_each_index(view_.size, [&](const Index5& i) { v.push_back(get(view_.data, view_.dtype, view_.offset(i))); });
+    v.reserve(count());
+    with_type(view_.dtype, [&](auto e) {
+      const auto* p = static_cast<const decltype(e)*>(view_.data);
+      for_each_index(view_.size, [&](const Index5& i) { v.push_back(get(p, view_.offset(i))); });
+    });
     return v;
   }
   /// Whether memory between the elements is as it was.
   bool gaps_intact() {
-    Index elements = 1;
-    for (const Index n : view_.size) elements *= n;
-    if (span() == static_cast<std::size_t>(elements)) return true;
+    if (span() == count()) return true;
     std::vector<bool> element(span());
     for_each_index(view_.size,
                    [&](const Index5& i) { element[static_cast<std::size_t>(first_ + view_.offset(i))] = true; });
     const std::size_t item = size_of(view_.dtype);
-    for (std::size_t i = 0; i < element.size() * item; ++i)
-      if (!element[i / item] && buffer_.as<std::byte>()[i] != std::byte{0xFF}) return false;
+    const std::byte* p = buffer_.as<std::byte>();
+    for (std::size_t i = 0; i < element.size(); ++i)
+      if (!element[i] &&
+          !std::all_of(p + i * item, p + (i + 1) * item, [](std::byte b) { return b == std::byte{0xFF}; }))
+        return false;
     return true;
   }
 
@@ -149,6 +156,11 @@ class TestTensor {
     for (std::size_t a = 0; a < 5; ++a)
       if (view_.stride[a] < 0) low -= (view_.size[a] - 1) * view_.stride[a];
     return low;
+  }
+  std::size_t count() const {
+    Index n = 1;
+    for (const Index size : view_.size) n *= size;
+    return static_cast<std::size_t>(n);
   }
   std::size_t span() const {
     if (!view_.plain()) return static_cast<std::size_t>(view_.size[0] * view_.stride[0]);
