@@ -31,6 +31,7 @@ namespace test {
 namespace {
 
 constexpr Index3 kOne{1, 1, 1};
+constexpr std::size_t kQuarters = 2;  // of what a plan took are the budget of the next
 
 std::vector<Problem> problems() {
   return {
@@ -121,25 +122,20 @@ void check_all(const Call& call, std::size_t number, const std::vector<double>& 
   for (const double e : expected) largest = std::max(largest, std::abs(e));
   for (const Isa isa : compiled_isas()) {
     if (!supported(isa)) continue;
-    std::string last;
-    auto pass = make(number, call.spec(kNoLimit), kernel_set<T>(isa));
-    ASSERT_NE(pass, nullptr);
-    for (std::size_t budget = kNoLimit; pass; pass = make(number, call.spec(budget), kernel_set<T>(isa))) {
-      EXPECT_TRUE(!call.dense() || pass->workspace_bytes() <= budget)
-          << budget << " bytes allowed: " << pass->explain();
-      if (pass->explain() != last) {
-        last = pass->explain();
-        const std::vector<double> got = call.run(*pass);
-        const auto same = [&](double a, double b) {
-          return a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= most * largest;
-        };
-        const auto wrong = std::mismatch(got.begin(), got.end(), expected.begin(), same);
-        ASSERT_TRUE(wrong.first == got.end()) << "element " << wrong.first - got.begin() << " of " << got.size()
-                                              << " is " << *wrong.first << ", not " << *wrong.second << '\n'
-                                              << last;
-      }
-      budget = std::min(budget, pass->workspace_bytes()) / 4 * 3;
-    }
+    const KernelSet<T>& kernels = kernel_set<T>(isa);
+    ASSERT_NE(make(number, call.spec(kNoLimit), kernels), nullptr);
+    for_each_plan(
+        call, kQuarters, [&](std::size_t budget) { return make(number, call.spec(budget), kernels); },
+        [&](const Pass& pass, std::size_t) {
+          const std::vector<double> got = call.run(pass);
+          const auto same = [&](double a, double b) {
+            return a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= most * largest;
+          };
+          const auto wrong = std::mismatch(got.begin(), got.end(), expected.begin(), same);
+          ASSERT_TRUE(wrong.first == got.end()) << "element " << wrong.first - got.begin() << " of " << got.size()
+                                                << " is " << *wrong.first << ", not " << *wrong.second;
+        });
+    if (testing::Test::HasFailure()) return;
   }
 }
 
@@ -320,9 +316,8 @@ std::set<std::string> ways_to_share(Isa isa) {
     for (const Unknown unknown : kUnknowns)
       for (const std::size_t number : transforms_of(p)) {
         const Call call(p, unknown, {DType::float32, DType::float32, DType::float32}, {}, false);
-        std::size_t budget = kNoLimit;
-        while (const auto pass = make(number, call.spec(budget), kernel_set<float>(isa))) {
-          const std::string text = pass->explain();
+        const auto add = [&](const Pass& pass, std::size_t) {
+          const std::string text = pass.explain();
           const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
           std::string way = says("frequencies") ? "frequencies" : says("panels of a box") ? "panels" : "boxes";
           if (unknown == Unknown::w) way = "w: " + way;
@@ -331,8 +326,10 @@ std::set<std::string> ways_to_share(Isa isa) {
             if (std::stol(text.substr(at + 10)) < (unknown == Unknown::x ? p.ci : p.co)) way += ", panels";
           if (unknown == Unknown::x && p.stride != kOne) way += ", sets";
           ways.insert(way);
-          budget = std::min(budget, pass->workspace_bytes()) / 4 * 3;
-        }
+        };
+        for_each_plan(
+            call, kQuarters,
+            [&](std::size_t budget) { return make(number, call.spec(budget), kernel_set<float>(isa)); }, add);
       }
   return ways;
 }
