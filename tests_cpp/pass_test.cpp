@@ -249,6 +249,26 @@ TEST(Pointwise, SumsAsOtherLayoutsDo) {
       }
 }
 
+TEST(Pointwise, CopiesWeightsForBlocksOfRows) {
+  constexpr DType t = DType::float32;
+  constexpr std::size_t kWeightBytes = 600 * 900 * sizeof(float);
+  const Problem p = problem(1, 1, 600, 900, {1, 24, 24}, {1, 1, 1});
+  set_num_threads(kThreads);
+  for (const KernelSet<float>* set : {&kernel_set<float>(Isa::generic), &kernel_set<float>(active_isa())}) {
+    std::vector<double> results[2];
+    for (const Layout layout : {Layout::dense, Layout::channels_last}) {
+      Random random(31);
+      Call call(p, Unknown::x, {t, t, t}, {layout, Layout::dense, layout});
+      call.fill_reals(random);
+      const auto pass = make_gather(call.spec(kNoLimit), *set);
+      const bool dense = layout == Layout::dense;
+      EXPECT_TRUE(!dense || (pass->workspace_bytes() > kWeightBytes) == narrow(*set)) << pass->explain();
+      results[dense] = call.run(*pass);
+    }
+    EXPECT_TRUE(same_bits(results[0], results[1])) << set->name;
+  }
+}
+
 TEST(GatherWeights, SumsAsOtherLayoutsDo) {
   std::vector<const KernelSet<float>*> sets{&kernel_set<float>(active_isa())};
   if (have_blas()) sets.push_back(&blas_kernels(kernel_set<float>(Isa::generic)));

@@ -104,20 +104,24 @@ constexpr double kPackedResults = 2.5;
 // Whether x is packed where windows share nothing: one tap that moves by steps, for which elements between those that
 // it reads are packed, too, or patches. In place an image from memory waits for each of its lines, in turn for every
 // block of columns: 1024 channels 14x14 to 2048, 32 images, take 2.6 times as long, those of volumes with rows of 7
-// pixels half (Zen 5); 13 to 25 MB with steps of 2 1.3 to 4 times, patches of 2x2 on 10 to 20 MB 1.4 times, 8 MB as
-// long (Zen 3, where neighbours share the last cache).
+// pixels half (Zen 5). On a Zen 3, where neighbours share the last cache and vectors are narrower, so that there are
+// more blocks: steps of 2 on 13 to 25 MB 1.3 to 4 times, on 5 to 6 MB 1.7 to 2.8 times, patches of 2x2 on 7 to 20
+// MB 1.4 to 1.7 times, those of 4x4 and 16x16 of 3 channels on 5 MB 1.9 times, on 2.4 MB 1 to 1.35 times as long.
 template <class T>
 bool packs_apart(const Problem& p, const KernelSet<T>& kernels) {
-  constexpr double kFar = 10 << 20, kMostSpread = 3;
+  constexpr double kFar = 10 << 20, kFarNarrow = 2 << 20, kMostSpread = 3;
   constexpr double kSpread = 1.5;  // of images in a cache: 48 channels 64x64 to 96 lose 7 %
-  if (p.stride == Index3{1, 1, 1} || p.depthwise() || p.ci < kernels.lanes) return false;
+  if (p.stride == Index3{1, 1, 1} || p.depthwise() || p.ci * p.taps() < kernels.lanes) return false;
   for (std::size_t a = 0; a < 3; ++a)
     if (p.stride[a] <= (p.w[a] - 1) * p.dilation[a]) return false;
   const double spread =
       static_cast<double>(round_up(p.y[2] * p.stride[2], kernels.lanes)) / static_cast<double>(p.y[2] * p.w[2]);
   const auto pixels = static_cast<double>(p.n * p.y_plane()), ci = static_cast<double>(p.ci),
              co = static_cast<double>(p.co);
-  const bool far = static_cast<double>(p.n * p.groups * p.x_plane()) * ci * sizeof(T) > kFar;
+  const double channels = static_cast<double>(p.n * p.groups * p.ci) * sizeof(T);
+  const auto plane = static_cast<double>(p.x_plane()),
+             rows = static_cast<double>(p.y[0] * p.w[0] * p.y[1] * p.w[1] * p.x[2]);  // those that windows read
+  const bool far = channels * plane > kFar || (narrow(kernels) && channels * rows > kFarNarrow);
   const bool again = p.co > widest_block(kernels, p.co) * kernels.lanes;
   const bool padded = p.pad_before != Index3{};  // which takes a copy with a border
   if (far && again && spread <= kMostSpread && (p.taps() == 1 || !padded)) return true;

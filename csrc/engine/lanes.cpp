@@ -82,7 +82,7 @@ Lanes<T>::Lanes(const PassSpec& spec, const KernelSet<T>& kernels)
   source_ = LanePlanes(source, {0, 0, first}, {0, 0, last}, kernels_.lanes);
   results_ = LanePlanes(size, {}, {}, kernels_.lanes);
   weights_ = LanePlanes(p.w, {}, {}, kernels_.lanes);
-  far_ = come_from_memory(p, sizeof(T));
+  far_ = come_from_memory(p, kernels_);
   short_ = far_ && std::max(p.x_plane(), p.y_plane()) * static_cast<Index>(sizeof(T)) < kShortPlane;
 }
 

@@ -112,12 +112,15 @@ inline double lanes_nanoseconds(const Problem& p, Index blocks, double products,
   return 0.9 * (500 + static_cast<double>(p.n * blocks) * (0.23 * products + transposed * pixels + 50));
 }
 
-/// Both images and a gradient come from memory. With 16 MiB 512 channels of 400 pixels and 15 taps (13 MB) take 1.12
-/// times as long, 960 channels 7x7, 40 images (15 MB) 1.2; with 8 MiB 200 channels 14x14, 32 images (10 MB) 1.08 (Zen
-/// 5).
-inline bool come_from_memory(const Problem& p, std::size_t element) {
-  constexpr Index kBoth = 12 << 20;
-  return p.n * p.groups * (p.x_plane() + p.y_plane()) * static_cast<Index>(element) > kBoth;
+/// Both images come from memory. On a Zen 5 with 16 MiB 512 channels of 400 pixels and 15 taps (13 MB) that are fetched
+/// for nothing take 1.12 times as long, 960 channels 7x7, 40 images (15 MB) 1.2; with 8 MiB 200 channels 14x14, 32
+/// images (10 MB) 1.08. With vectors of 32 bytes (Zen 3) all gradients of those take 0.55 of the time, those of 16
+/// images (5 MB) 0.8 and of 12 (3.8 MB) 0.95.
+template <class T>
+bool come_from_memory(const Problem& p, const KernelSet<T>& kernels) {
+  constexpr Index kBoth = 12 << 20, kBothNarrow = 4 << 20;
+  const Index bytes = p.n * p.groups * (p.x_plane() + p.y_plane()) * static_cast<Index>(sizeof(T));
+  return bytes > (narrow(kernels) ? kBothNarrow : kBoth);
 }
 /// A block of channels of an image.
 inline View lanes_of(const View& v, Index n, Index c, Index channels) {

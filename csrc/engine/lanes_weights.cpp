@@ -110,7 +110,7 @@ void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
     each_weights(o.w, block * lanes(), channels(block),
                  [&](const View& part, Index lane) { store_lanes(kernels_, part, sums + lane, flat); });
   };
-  const bool far = come_from_memory(p, sizeof(T));
+  const bool far = come_from_memory(p, kernels_);
   const auto slot_of = [&](int number) {
     Carver carver(slot(workspace, number));
     return carve(carver);

@@ -22,13 +22,16 @@ constexpr Index kFewRows = 12;      // too few to pay for packing the source
 constexpr Index kRows = 24;         // of a call of the kernel: whole tiles of each
 constexpr Index kLeastChunk = 128;  // of source channels: below, adding up results takes too long
 constexpr Index kAhead = 8;         // channels: the processor does not fetch ahead from page to page
+// Channels ahead whose pixels of a panel, a line or two, are fetched, and the bytes of an image beyond L2: 512 channels
+// 28x28 to 128 take 0.55 to 0.66 of the time, 1024 14x14 to 256 0.87; with 8 ahead 0.73 to 0.9 (Zen 3).
+constexpr Index kPanelAhead = 32, kNearBytes = 512 << 10;
 constexpr Index kMostInPlace = 64;  // rows: their products with sources in place take less time than packing these
 constexpr Index kLeastChunkInPlace = 48;
 constexpr Index kFewSets = 1024;  // that meet in few of its sets
-// Rows of weights that lie across, from beyond half of an L2, for pixels enough: with a copy 512 channels 38x38 from
-// 128 take 0.87 of the time, 640 of 48x48 from 320 0.8; half as many weights 1.05, half as many pixels 1.2 (Zen 3,
+// Rows of weights that lie across, from beyond half of an L2, for pixels enough to pay for the copy: 128 channels 28x28
+// from 512, 8 images, and 512 of 38x38 from 128, 2 images, take 0.92 of the time, 1 MB of weights 1.02 to 1.03 (Zen 3,
 // AVX2).
-constexpr Index kCopiedBytes = 256 << 10, kCopiedPixels = 96;
+constexpr Index kCopiedBytes = 256 << 10, kCopiedPixels = 512;
 
 template <class T>
 class Pointwise final : public SlottedPass {
@@ -82,25 +85,45 @@ class Pointwise final : public SlottedPass {
     divide(std::min(most, images * panels * row_blocks_ / kMinTasks));
     divide_rows();
     copies_weights_ = narrow(kernels_) && weight_row(o.w) == 1 && weight_step(o.w) != 1 &&
-                      cs_ * cd_ * size >= kCopiedBytes && per_task_ * width() >= kCopiedPixels;
-    for (packed_ = per_task_; packed_ > 0; --packed_) {
+                      cs_ * cd_ * size >= kCopiedBytes && spec_.problem.n * plane_ >= kCopiedPixels;
+    const Index tasks = images * pixel_blocks_ * row_blocks_;
+    const auto fits = [&] {
       Carver slot;
       carve(slot);
-      if (share(images * pixel_blocks_ * row_blocks_, 0, static_cast<Index>(slot.used()), 2)) return true;
-    }
-    return false;
+      const Index copied = copies_weights_ ? spec_.problem.groups * row_blocks_ * calls() * cs_ * kRows * size : 0;
+      return share(tasks, copied, static_cast<Index>(slot.used()), 2);
+    };
+    for (packed_ = per_task_; !fits();)
+      if (packed_ > 1)
+        --packed_;
+      else if (copies_weights_)
+        copies_weights_ = false, packed_ = per_task_;
+      else
+        return false;
+    return true;
   }
 
   Sums summation() const override { return sums_of(SumKind::gather, 0, 0, 2 * chunk_ + blocked_); }
 
   void run(const Operands& o, std::byte* workspace) const override {
+    T* const copies = reinterpret_cast<T*>(workspace);
+    const Index step = weight_step(o.w);
+    if (copies_weights_)
+      parallel_for(spec_.problem.groups * row_blocks_ * calls(), slots(), [&](Index i, int) {
+        const Range rows = this->rows(i / calls() % row_blocks_);
+        const Index m = i % calls() * kRows;
+        kernels_.pad[static_cast<int>(o.w.dtype)](copies + i * cs_ * kRows, kRows,
+                                                  weights(o.w, i / calls() / row_blocks_, rows.begin + m), step, 1, cs_,
+                                                  0, std::clamp<Index>(rows.size() - m, 0, kRows), 0, kAhead * step);
+      });
     parallel_for(tasks_, slots(), [&](Index i, int number) {
       Carver carver(slot(workspace, number));
       const Slot s = carve(carver);
-      const Index image = i / row_blocks_ / pixel_blocks_, groups = spec_.problem.groups;
-      const Index m0 = i % row_blocks_ * rows_, p0 = i / row_blocks_ % pixel_blocks_ * per_task_ * width();
-      task(o, image / groups, image % groups, {m0, std::min(cd_, m0 + rows_)},
-           {p0, std::min(plane_, p0 + per_task_ * width())}, s);
+      const Index image = i / row_blocks_ / pixel_blocks_, n = image / spec_.problem.groups,
+                  g = image % spec_.problem.groups, block = i % row_blocks_;
+      const Index p0 = i / row_blocks_ % pixel_blocks_ * per_task_ * width();
+      task(o, n, g, rows(block), {p0, std::min(plane_, p0 + per_task_ * width())},
+           copies + (g * row_blocks_ + block) * calls() * cs_ * kRows, s);
     });
   }
 
@@ -115,20 +138,25 @@ class Pointwise final : public SlottedPass {
 
  private:
   struct Slot {
-    T *panels, *weights, *edge, *bias;
+    T *panels, *edge, *bias;
     std::ptrdiff_t *row, *crow, *edge_row;
   };
   Index width() const { return vectors_ * kernels_.lanes; }
-  bool far(const View& image) const { return cs_ * plane_ * static_cast<Index>(size_of(image.dtype)) > kFarBytes; }
+  Index bytes(const View& image) const { return cs_ * plane_ * static_cast<Index>(size_of(image.dtype)); }
+  bool far(const View& image) const { return bytes(image) > kFarBytes; }
   const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
+  Range rows(Index block) const { return {block * rows_, std::min(cd_, (block + 1) * rows_)}; }
+  Index calls() const { return ceil_div(rows_, kRows); }  // of the kernel for a task's rows and a panel
+  const T* weights(const View& w, Index g, Index row) const {
+    return static_cast<const T*>(w.data) + g * spec_.problem.co * w.stride[0] + row * weight_row(w);
+  }
   Index weight_row(const View& w) const { return w.stride[to_x_ ? 1 : 0]; }
   Index weight_step(const View& w) const { return w.stride[to_x_ ? 0 : 1]; }
 
   Slot carve(Carver& carver) const {
     Slot s{};
     s.panels = carver.take<T>((in_place_ ? plane_ % width() != 0 : packed_) * chunk_ * width());
-    s.weights = carver.take<T>(copies_weights_ ? chunk_ * kRows : 0);
     s.edge = carver.take<T>(plane_ % kernels_.lanes ? kRows * round_up(plane_ % width(), kernels_.lanes) : 0);
     s.bias = carver.take<T>(rows_);
     s.row = carver.take<std::ptrdiff_t>(kRows);
@@ -137,12 +165,13 @@ class Pointwise final : public SlottedPass {
     return s;
   }
 
-  void task(const Operands& o, Index n, Index g, const Range& rows, const Range& pixels, const Slot& s) const {
+  // `copies` are those of the task's weights, if there are any: [call of the kernel][source channel][row].
+  void task(const Operands& o, Index n, Index g, const Range& rows, const Range& pixels, const T* copies,
+            const Slot& s) const {
     const View &from = image(o), &to = destination(o);
-    const Index row = weight_row(o.w), step = weight_step(o.w), pitch = to.stride[1];
+    const Index row = weight_row(o.w), step = copies_weights_ ? kRows : weight_step(o.w), pitch = to.stride[1];
     const Index edge = round_up(plane_ % width(), kernels_.lanes);
     for (Index i = 0; i < kRows; ++i) s.row[i] = i * row, s.crow[i] = i * pitch, s.edge_row[i] = i * edge;
-    const T* const weights = static_cast<const T*>(o.w.data) + g * spec_.problem.co * o.w.stride[0] + rows.begin * row;
     T* const results = static_cast<T*>(to.data) + n * to.stride[0] + (g * cd_ + rows.begin) * pitch;
     for (Index k0 = 0; k0 < cs_; k0 += chunk_)
       for (Index p = pixels.begin; p < pixels.end; p += packed_ * width()) {
@@ -151,14 +180,9 @@ class Pointwise final : public SlottedPass {
         pack(from, n, g, k, {p + whole, part.end}, s.panels);
         const T* const sources = static_cast<const T*>(source(from, n, g, k0, 0));
         for (Index m = 0; m < rows.size(); m += kRows) {
-          const Index count = std::min(kRows, rows.size() - m);
-          const T* w = weights + m * row + k0 * step;
-          if (copies_weights_) {
-            kernels_.pad[static_cast<int>(o.w.dtype)](s.weights, kRows, w, step, 1, k.size(), 0, count, 0,
-                                                      kAhead * step);
-            w = s.weights;
-          }
-          multiply(count, w, copies_weights_ ? kRows : step, sources, k, part, results + m * pitch, pitch, s);
+          const T* const w = copies_weights_ ? copies + m * cs_ : weights(o.w, g, rows.begin + m);
+          multiply(std::min(kRows, rows.size() - m), w + k0 * step, step, sources, k, part, results + m * pitch, pitch,
+                   s);
         }
       }
     if (!o.bias.data) return;
@@ -186,9 +210,10 @@ class Pointwise final : public SlottedPass {
       }
       p += whole * width(), panels += whole * panel;
     }
+    const Index ahead = bytes(from) > kNearBytes ? kPanelAhead * source_pitch_ : 0;
     for (; p < pixels.end; p += width(), panels += panel) {
       const Index count = std::min(width(), pixels.end - p), columns = round_up(count, kernels_.lanes);
-      copy(panels, columns, at(0, p), source_pitch_, 1, k.size(), 0, count, columns - count, 0);
+      copy(panels, columns, at(0, p), source_pitch_, 1, k.size(), 0, count, columns - count, ahead);
     }
   }
 
@@ -223,7 +248,7 @@ class Pointwise final : public SlottedPass {
   const Index chunk_;            // of source channels
   const bool blocked_;
   bool in_place_ = false;                               // whole panels of sources are not packed
-  bool copies_weights_ = false;                         // of the rows of a call, for all panels of a task
+  bool copies_weights_ = false;                         // once for all tasks
   Index source_pitch_ = 0;                              // elements from channel to channel
   int vectors_ = 1;                                     // of a panel
   Index per_task_ = 1, packed_ = 1;                     // panels of a task, and those that are packed together
