@@ -91,7 +91,7 @@ class Pointwise final : public SlottedPass {
       Carver slot;
       carve(slot);
       const Index copied = copies_weights_ ? spec_.problem.groups * row_blocks_ * calls() * cs_ * kRows * size : 0;
-      return share(tasks, copied, static_cast<Index>(slot.used()), 2);
+      return share(tasks, round_up(copied, 64), static_cast<Index>(slot.used()), 2);
     };
     for (packed_ = per_task_; !fits();)
       if (packed_ > 1)
