@@ -249,23 +249,27 @@ TEST(Pointwise, SumsAsOtherLayoutsDo) {
       }
 }
 
-TEST(Pointwise, CopiesWeightsForBlocksOfRows) {
+TEST(Pointwise, CopiesWeightsOfSectionsInTurns) {
   constexpr DType t = DType::float32;
-  constexpr std::size_t kWeightBytes = 600 * 900 * sizeof(float);
-  const Problem p = problem(1, 1, 600, 900, {1, 24, 24}, {1, 1, 1});
+  const Problem p = problem(1, 2, 600, 450, {1, 24, 24}, {1, 1, 1});
   set_num_threads(kThreads);
   for (const KernelSet<float>* set : {&kernel_set<float>(Isa::generic), &kernel_set<float>(active_isa())}) {
-    std::vector<double> results[2];
-    for (const Layout layout : {Layout::dense, Layout::channels_last}) {
-      Random random(31);
-      Call call(p, Unknown::x, {t, t, t}, {layout, Layout::dense, layout});
-      call.fill_reals(random);
-      const auto pass = make_gather(call.spec(kNoLimit), *set);
-      const bool dense = layout == Layout::dense;
-      EXPECT_TRUE(!dense || (pass->workspace_bytes() > kWeightBytes) == narrow(*set)) << pass->explain();
-      results[dense] = call.run(*pass);
-    }
-    EXPECT_TRUE(same_bits(results[0], results[1])) << set->name;
+    std::vector<double> expected;
+    for (const std::size_t budget : {kNoLimit, std::size_t{1800} << 10, std::size_t{1000} << 10})
+      for (const Layout layout : {Layout::dense, Layout::channels_last}) {
+        Random random(31);
+        Call call(p, Unknown::x, {t, t, t}, {layout, Layout::dense, layout});
+        call.fill_reals(random);
+        const auto pass = make_gather(call.spec(budget), *set);
+        const auto says = [&](const char* what) { return pass->explain().find(what) != std::string::npos; };
+        if (layout == Layout::dense && narrow(*set)) {
+          EXPECT_TRUE(says("weights copied")) << pass->explain();
+          EXPECT_EQ(says(" turns"), budget != kNoLimit) << pass->explain();
+        }
+        const std::vector<double> got = call.run(*pass);
+        if (expected.empty()) expected = got;
+        EXPECT_TRUE(same_bits(got, expected)) << set->name << ": " << pass->explain();
+      }
   }
 }
 

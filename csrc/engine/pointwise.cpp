@@ -56,50 +56,23 @@ class Pointwise final : public SlottedPass {
     const Index ideal = column_cost(kernels_, width(), vectors_) * plane_;
     const Index cost = column_cost(kernels_, plane_, vectors_) * width();
     if (vectors_ < kernels_.gather_count || 8 * cost > 9 * ideal) return false;
-    constexpr Index size = sizeof(T);
     source_pitch_ = s.stride[1];
-    in_place_ = s.dtype == compute_dtype<T> && cd_ <= kMostInPlace && !far(s) && source_pitch_ * size % kFewSets != 0;
+    in_place_ = s.dtype == compute_dtype<T> && cd_ <= kMostInPlace && !far(s) && source_pitch_ * kSize % kFewSets != 0;
+    copies_weights_ = narrow(kernels_) && weight_row(o.w) == 1 && weight_step(o.w) != 1 &&
+                      cs_ * cd_ * kSize >= kCopiedBytes && spec_.problem.n * plane_ >= kCopiedPixels;
+    copies_weights_ = copies_weights_ && divide_copied();
     // So it does than reading weights that meet in the cache, and than packing many sources for few results, unless
     // planes meet there too; or, if results are few, images come from memory or lanes would be idle.
-    const auto meet = [](Index apart) { return meet_in_cache(apart * size); };
+    const auto meet = [](Index apart) { return meet_in_cache(apart * kSize); };
     const bool planes_meet = meet(source_pitch_) || meet(d.stride[1]);
+    const bool weights_meet = !copies_weights_ && meet(weight_step(o.w));
     const Index columns = round_up(cd_, kernels_.lanes);
     const bool few = cd_ < kLeastRows && cs_ > 3 * columns && columns < cd_ + (in_place_ ? 1 : kPacking);
-    if (!planes_meet && (meet(weight_step(o.w)) || (few && cs_ * plane_ * size < kManyImageBytes))) return false;
+    if (!planes_meet && (weights_meet || (few && cs_ * plane_ * kSize < kManyImageBytes))) return false;
     if (cd_ < kFewRows || chunk_ < std::min(cs_, in_place_ ? kLeastChunkInPlace : kLeastChunk)) return false;
-    const Index images = spec_.problem.n * spec_.problem.groups, panels = ceil_div(plane_, width());
-    const auto divide = [&](Index count) {
-      per_task_ = ceil_div(panels, ceil_div(panels, std::clamp<Index>(count, 1, panels)));
-      pixel_blocks_ = ceil_div(panels, per_task_);
-    };
-    const auto divide_rows = [&] {
-      const Index parts = kMinTasks / (images * pixel_blocks_), most = std::max<Index>(1, cd_ / kLeastRows);
-      rows_ = ceil_div(cd_, std::clamp<Index>(parts, 1, most));
-      row_blocks_ = ceil_div(cd_, rows_);
-    };
-    // Tasks of some rows pack the same pixels again; those of fewer pixels read the same weights again.
-    const Index most = std::max(kPixels, kPanelBytes / (chunk_ * size)) / width();
-    divide(most);
-    row_blocks_ = 1;
-    if (cs_ * cd_ * size > kFarBytes && !far(s)) divide_rows();
-    divide(std::min(most, images * panels * row_blocks_ / kMinTasks));
-    divide_rows();
-    copies_weights_ = narrow(kernels_) && weight_row(o.w) == 1 && weight_step(o.w) != 1 &&
-                      cs_ * cd_ * size >= kCopiedBytes && spec_.problem.n * plane_ >= kCopiedPixels;
-    const Index tasks = images * pixel_blocks_ * row_blocks_;
-    const auto fits = [&] {
-      Carver slot;
-      carve(slot);
-      const Index copied = copies_weights_ ? spec_.problem.groups * row_blocks_ * calls() * cs_ * kRows * size : 0;
-      return share(tasks, round_up(copied, 64), static_cast<Index>(slot.used()), 2);
-    };
-    for (packed_ = per_task_; !fits();)
-      if (packed_ > 1)
-        --packed_;
-      else if (copies_weights_)
-        copies_weights_ = false, packed_ = per_task_;
-      else
-        return false;
+    if (copies_weights_) return true;
+    for (divide(); !fits();)
+      if (--packed_ == 0) return false;
     return true;
   }
 
@@ -107,24 +80,17 @@ class Pointwise final : public SlottedPass {
 
   void run(const Operands& o, std::byte* workspace) const override {
     T* const copies = reinterpret_cast<T*>(workspace);
-    const Index step = weight_step(o.w);
-    if (copies_weights_)
-      parallel_for(spec_.problem.groups * row_blocks_ * calls(), slots(), [&](Index i, int) {
-        const Range rows = this->rows(i / calls() % row_blocks_);
-        const Index m = i % calls() * kRows;
-        kernels_.pad[static_cast<int>(o.w.dtype)](copies + i * cs_ * kRows, kRows,
-                                                  weights(o.w, i / calls() / row_blocks_, rows.begin + m), step, 1, cs_,
-                                                  0, std::clamp<Index>(rows.size() - m, 0, kRows), 0, kAhead * step);
+    for (Index first = 0; first < sections(); first += at_once_) {
+      const Index count = std::min(at_once_, sections() - first);
+      if (copies_weights_) copy_weights(o.w, first, count, copies);
+      parallel_for(count * pixel_blocks_ * spec_.problem.n, slots(), [&](Index i, int number) {
+        Carver carver(slot(workspace, number));
+        const Slot s = carve(carver);
+        const Index section = i % count, p0 = i / count % pixel_blocks_ * per_task_ * width();
+        task(o, i / count / pixel_blocks_, first + section, {p0, std::min(plane_, p0 + per_task_ * width())},
+             copies + section * copy_elements(), s);
       });
-    parallel_for(tasks_, slots(), [&](Index i, int number) {
-      Carver carver(slot(workspace, number));
-      const Slot s = carve(carver);
-      const Index image = i / row_blocks_ / pixel_blocks_, n = image / spec_.problem.groups,
-                  g = image % spec_.problem.groups, block = i % row_blocks_;
-      const Index p0 = i / row_blocks_ % pixel_blocks_ * per_task_ * width();
-      task(o, n, g, rows(block), {p0, std::min(plane_, p0 + per_task_ * width())},
-           copies + (g * row_blocks_ + block) * calls() * cs_ * kRows, s);
-    });
+    }
   }
 
   std::string explain() const override {
@@ -132,7 +98,10 @@ class Pointwise final : public SlottedPass {
     s << "pointwise " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name
       << "): " << per_task_ * width() << " of " << plane_ << " pixels and " << rows_ << " of " << cd_
       << " channels a task, chunks of " << chunk_ << " of " << cs_ << " source channels; "
-      << (in_place_ ? "sources, " : "") << "weights and results in place; " << effort();
+      << (in_place_ ? "sources, " : "")
+      << (copies_weights_ ? "results in place, weights copied" : "weights and results in place");
+    if (at_once_ < sections()) s << " in " << ceil_div(sections(), at_once_) << " turns";
+    s << "; " << effort();
     return s.str();
   }
 
@@ -141,18 +110,75 @@ class Pointwise final : public SlottedPass {
     T *panels, *edge, *bias;
     std::ptrdiff_t *row, *crow, *edge_row;
   };
+  static constexpr Index kSize = sizeof(T);
   Index width() const { return vectors_ * kernels_.lanes; }
   Index bytes(const View& image) const { return cs_ * plane_ * static_cast<Index>(size_of(image.dtype)); }
   bool far(const View& image) const { return bytes(image) > kFarBytes; }
   const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
-  Range rows(Index block) const { return {block * rows_, std::min(cd_, (block + 1) * rows_)}; }
-  Index calls() const { return ceil_div(rows_, kRows); }  // of the kernel for a task's rows and a panel
+  // A section: rows of a group, which a task multiplies.
+  Index sections() const { return spec_.problem.groups * row_blocks_; }
+  Range rows(Index section) const {
+    const Index begin = section % row_blocks_ * rows_;
+    return {begin, std::min(cd_, begin + rows_)};
+  }
+  Index calls() const { return ceil_div(rows_, kRows); }         // of the kernel for a task's rows and a panel
+  Index copy_elements() const { return calls() * cs_ * kRows; }  // of a section's weights
   const T* weights(const View& w, Index g, Index row) const {
     return static_cast<const T*>(w.data) + g * spec_.problem.co * w.stride[0] + row * weight_row(w);
   }
   Index weight_row(const View& w) const { return w.stride[to_x_ ? 1 : 0]; }
   Index weight_step(const View& w) const { return w.stride[to_x_ ? 0 : 1]; }
+
+  // Tasks of some rows pack the same pixels again; those of fewer pixels read the same weights again.
+  void divide_pixels(Index most) {
+    const Index panels = ceil_div(plane_, width());
+    per_task_ = packed_ = ceil_div(panels, ceil_div(panels, std::clamp<Index>(most, 1, panels)));
+    pixel_blocks_ = ceil_div(panels, per_task_);
+  }
+  void divide_rows(Index blocks) {
+    rows_ = ceil_div(cd_, std::clamp<Index>(blocks, 1, most_row_blocks()));
+    row_blocks_ = ceil_div(cd_, rows_);
+    at_once_ = sections();
+  }
+  Index most_row_blocks() const { return std::max<Index>(1, cd_ / kLeastRows); }
+  Index most_panels() const { return std::max(kPixels, kPanelBytes / (chunk_ * kSize)) / width(); }
+  Index panels_of_tasks() const {
+    return std::min(most_panels(), spec_.problem.n * ceil_div(plane_, width()) * at_once_ / kMinTasks);
+  }
+
+  void divide() {
+    const auto missing = [&] { return kMinTasks / (spec_.problem.n * spec_.problem.groups * pixel_blocks_); };
+    divide_pixels(most_panels());
+    const bool far_weights = cs_ * cd_ * kSize > kFarBytes;
+    divide_rows(far_weights && !far(image(spec_.operands)) ? missing() : 1);
+    divide_pixels(panels_of_tasks());
+    divide_rows(missing());
+  }
+
+  // With copies of weights. Where not all fit, sections take turns, and each turn packs its pixels again.
+  bool divide_copied() {
+    divide();
+    for (Index blocks = row_blocks_; blocks <= most_row_blocks(); ++blocks) {
+      divide_rows(blocks);
+      const Index room = (static_cast<Index>(spec_.budget) - 2 * bytes_of_slot()) / (copy_elements() * kSize);
+      if (room < 1) continue;
+      at_once_ = ceil_div(sections(), ceil_div(sections(), room));
+      divide_pixels(panels_of_tasks());
+      if (fits()) return true;
+    }
+    return false;
+  }
+
+  Index bytes_of_slot() const {
+    Carver slot;
+    carve(slot);
+    return static_cast<Index>(slot.used());
+  }
+  bool fits() {
+    const Index copied = copies_weights_ ? round_up(at_once_ * copy_elements() * kSize, 64) : 0;
+    return share(spec_.problem.n * pixel_blocks_ * at_once_, copied, bytes_of_slot(), 2);
+  }
 
   Slot carve(Carver& carver) const {
     Slot s{};
@@ -165,10 +191,23 @@ class Pointwise final : public SlottedPass {
     return s;
   }
 
-  // `copies` are those of the task's weights, if there are any: [call of the kernel][source channel][row].
-  void task(const Operands& o, Index n, Index g, const Range& rows, const Range& pixels, const T* copies,
-            const Slot& s) const {
+  // Weights of some sections: [section][call of the kernel][source channel][row].
+  void copy_weights(const View& w, Index first, Index sections, T* copies) const {
+    const Index step = weight_step(w);
+    parallel_for(sections * calls(), slots(), [&](Index i, int) {
+      const Index section = first + i / calls(), m = i % calls() * kRows;
+      const Range rows = this->rows(section);
+      kernels_.pad[static_cast<int>(w.dtype)](copies + i * cs_ * kRows, kRows,
+                                              weights(w, section / row_blocks_, rows.begin + m), step, 1, cs_, 0,
+                                              std::clamp<Index>(rows.size() - m, 0, kRows), 0, kAhead * step);
+    });
+  }
+
+  // `copies` are those of the section's weights, if there are any.
+  void task(const Operands& o, Index n, Index section, const Range& pixels, const T* copies, const Slot& s) const {
     const View &from = image(o), &to = destination(o);
+    const Index g = section / row_blocks_;
+    const Range rows = this->rows(section);
     const Index row = weight_row(o.w), step = copies_weights_ ? kRows : weight_step(o.w), pitch = to.stride[1];
     const Index edge = round_up(plane_ % width(), kernels_.lanes);
     for (Index i = 0; i < kRows; ++i) s.row[i] = i * row, s.crow[i] = i * pitch, s.edge_row[i] = i * edge;
@@ -248,11 +287,12 @@ class Pointwise final : public SlottedPass {
   const Index chunk_;            // of source channels
   const bool blocked_;
   bool in_place_ = false;                               // whole panels of sources are not packed
-  bool copies_weights_ = false;                         // once for all tasks
+  bool copies_weights_ = false;                         // of sections that take their turn at the same time
   Index source_pitch_ = 0;                              // elements from channel to channel
   int vectors_ = 1;                                     // of a panel
   Index per_task_ = 1, packed_ = 1;                     // panels of a task, and those that are packed together
   Index pixel_blocks_ = 1, rows_ = 1, row_blocks_ = 1;  // destination channels of a task
+  Index at_once_ = 1;                                   // sections
 };
 
 }  // namespace
