@@ -16,7 +16,6 @@ constexpr Index kMostTaps = 16 << 10;       // products of a channel and some pi
 constexpr Index kProductBytes = 256 << 10;  // of a round: stay in L2 beside the weights
 constexpr Index kMostParts = 8;             // of an image
 constexpr Index kReduction = 256;  // products of a chunk, whose rows of weights may meet in a set of the caches
-constexpr Index kStraight = 48;    // products of a straight sum, as those of gather
 constexpr Index kPanelElements = 64 << 10;  // of weights that are copied, with whole channels
 constexpr Index kFewPixels = 128;           // for which weights are not worth copying
 constexpr Index kAhead = 2;                 // rows of weights that are fetched ahead of those that are copied

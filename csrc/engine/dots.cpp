@@ -33,7 +33,8 @@ constexpr Index kMaskedProducts = 1 << 19;
 // Of a channel in memory that prefetchers follow: shorter ones are fetched by those who copy them.
 constexpr Index kLongRun = 4 << 10;
 constexpr Index kMinTasks = 8;
-constexpr Index kStraight = 256;  // vectors of a sum: 406 had 1.9 times PyTorch's error, adding lanes up costs time
+constexpr Index kStraightVectors =
+    256;  // vectors of a sum: 406 had 1.9 times PyTorch's error, adding lanes up costs time
 
 // With x and y in each other's roles; w is what it was.
 Operands exchanged(Operands o) {
@@ -274,7 +275,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
   Ahead ahead;
   const auto dots = [&](Index m, Index nt, Index count, const T* rows, Index lda, const T* columns,
                         const std::ptrdiff_t* offset, T* out, Index ldo) {
-    const Index step = round_up(ceil_div(count, ceil_div(count, kStraight * kernels_.lanes)), kernels_.lanes);
+    const Index step = round_up(ceil_div(count, ceil_div(count, kStraightVectors * kernels_.lanes)), kernels_.lanes);
     for (Index i = 0; i < count; i += step, ahead.next(step))
       kernels_.dots(static_cast<int>(m), static_cast<int>(nt), std::min(step, count - i), rows + i, lda, columns + i,
                     offset, out, ldo);

@@ -29,6 +29,9 @@ constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products,
 // line for half as many products, and packing pays for fewer pixels: 768 to 1536 channels, patches of 2x2, 98 pixels
 // 0.65 of the time, 1024 to 512 channels 14x14 0.65, 512 to 2048 7x7, 8 images, 0.55; 49 pixels 1 to 1.3 (Zen 3).
 constexpr double kInPlace = 1.2, kInPlaceNarrow = 1.5;
+// Rows of weights from memory are fetched ahead while they are packed: 2048 to 512 channels 7x7 take 0.65 of the time,
+// 1000 to 1000 0.8; 768 to 768, 2.4 MB, as long (Zen 3).
+constexpr Index kFarWeights = 3 << 20;
 constexpr Index kFewVectors = 4;    // of columns: more have products enough while they wait for the image
 constexpr Index kLeastMeeting = 9;  // source channels whose lines do not stay in one set of the first-level cache
 // Of a pixel: the rows of odd length of two images make pairs for the kernel (16 channels 7x7, 3x3, 16 images, take
@@ -446,8 +449,9 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     return static_cast<double>(volume * column_cost(kernels_, columns, vectors)) * kProduct / 8 +
            static_cast<double>(packs * columns) * kPacked;
   };
-  const auto [few, far] =
-      narrow(kernels_) ? std::pair{kFewPixelsNarrow, kInPlaceNarrow} : std::pair{kFewPixels, kInPlace};
+  const bool far_weights = p.groups * cs_ * cd_ * p.taps() * item > kFarWeights;
+  const auto [few, far] = narrow(kernels_) ? std::pair{far_weights ? 0 : kFewPixelsNarrow, kInPlaceNarrow}
+                                           : std::pair{kFewPixels, kInPlace};
   const double in_place = volume <= few ? 1 : far;
   Tiling best;
   const auto offer = [&](int v, Index channels, Index px, Weights weights) {

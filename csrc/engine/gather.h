@@ -131,9 +131,6 @@ class Gather final : public SlottedPass {
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
   void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
-  // Products of a straight sum. Blocked ones take about 3 % longer (Sapphire Rapids); straight sums of 64 had errors up
-  // to 1.6 times those of PyTorch, of 96 and more up to 5.9 times.
-  static constexpr Index kStraight = 48;
   // Pixels of a line that is converted; not a power of two, so that lines do not share places of the cache.
   Index line() const { return std::min<Index>(240, round_up(positions(box(0)), kernels_.lanes)); }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }

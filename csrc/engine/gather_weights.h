@@ -81,7 +81,6 @@ class GatherWeights final : public SlottedPass {
   void multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent, const Slot& s, T* tiles,
                 bool accumulate) const;
   void store(const Operands& o, const Block& b, const T* tiles, T* lines) const;
-  static constexpr Index kStraight = 48;  // products that are not summed in blocks
   // A straight sum over a chunk has up to 3 times PyTorch's error, a blocked one takes 3 % longer (Sapphire Rapids).
   const GatherKernel<T>& kernel(Index columns) const {
     return gathering_kernel(kernels_, columns, chunk_pixels_ > kStraight);

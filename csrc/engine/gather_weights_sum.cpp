@@ -202,6 +202,14 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
         // Lines of more channels whose planes meet push each other out of the cache (16 channels 32x32: 1.4 times as
         // long).
         const Index most = meet && listed == 1 ? kPointers : kMaxTileRows;
+        if (listed == 1) {  // rows of the next channels are as far apart as these
+          const Index next = taps * pitch;
+          for (Index i = 0; i < most; ++i) row[i] = s.taps->row + i * stride[1], crow[i] = s.taps->place + i * next;
+          for (Index c = 0; c < m; c += most)
+            kernel.run(static_cast<int>(std::min(most, m - c)), x + c * stride[1], row, move[3], s.segments, count,
+                       s.panel, kernel.nr, tiles + c * next, crow, accumulate);
+          continue;
+        }
         int rows = 0;
         const auto flush = [&] {
           if (rows) kernel.run(rows, x, row, move[3], s.segments, count, s.panel, kernel.nr, tiles, crow, accumulate);

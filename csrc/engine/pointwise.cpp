@@ -61,8 +61,8 @@ class Pointwise final : public SlottedPass {
     copies_weights_ = narrow(kernels_) && weight_row(o.w) == 1 && weight_step(o.w) != 1 &&
                       cs_ * cd_ * kSize >= kCopiedBytes && spec_.problem.n * plane_ >= kCopiedPixels;
     copies_weights_ = copies_weights_ && divide_copied();
-    // So it does than reading weights that meet in the cache, and than packing many sources for few results, unless
-    // planes meet there too; or, if results are few, images come from memory or lanes would be idle.
+    // It costs less, too, than reading weights that meet in the cache, and than packing many sources for few results,
+    // unless planes meet there as well; or, if results are few, images come from memory or lanes would be idle.
     const auto meet = [](Index apart) { return meet_in_cache(apart * kSize); };
     const bool planes_meet = meet(source_pitch_) || meet(d.stride[1]);
     const bool weights_meet = !copies_weights_ && meet(weight_step(o.w));

@@ -58,6 +58,9 @@ void depthwise(std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow
   }
 }
 
+// Products of weights' gradients that are summed straight: sums of 49 had 2.1 times PyTorch's error.
+constexpr std::int64_t kTapsStraight = 32;
+
 template <class T, int H, int W>
 void depthwise_taps_tile(std::int64_t rows, std::int64_t cols, const T* y, std::ptrdiff_t yrow, const T* x,
                          std::ptrdiff_t xrow, std::ptrdiff_t xstep, std::ptrdiff_t xh, std::ptrdiff_t xw, T* out,
@@ -75,8 +78,8 @@ void depthwise_taps_tile(std::int64_t rows, std::int64_t cols, const T* y, std::
     const T *p[H], *f = y;
     UNROLL for (int i = 0; i < H; ++i) p[i] = x + i * xh;
     for (std::int64_t left = cols, part; left > 0; left -= part) {
-      part = left < kStraight ? left : kStraight;
-      if (summed + part > kStraight) {
+      part = left < kTapsStraight ? left : kTapsStraight;
+      if (summed + part > kTapsStraight) {
         flush();
         summed = 0;
       }

@@ -9,6 +9,11 @@
 
 namespace convbwd {
 
+/// Products that are summed straight at most, those of 7x7 windows or pixels: longer sums are formed of shorter
+/// ones. Of straight sums of rows, 54 products had 2.2 times PyTorch's error, 480 3.2 times; of gather, 64 1.6
+/// times.
+constexpr std::int64_t kStraight = 49;
+
 /// A stretch of the reduction: `len` steps that start at X + x and B + b (in elements).
 struct Segment {
   std::ptrdiff_t x, b;
@@ -144,7 +149,7 @@ struct KernelSet {
   const char* name;
   int lanes;
   GatherKernel<T> gather[4];   // by nr / lanes - 1; unused entries are null
-  GatherKernel<T> blocked[4];  // the same, but a call's sum is formed of sums of 32 products
+  GatherKernel<T> blocked[4];  // the same, but a call's sum is formed of shorter sums
   int gather_count;
   bool any_bstep;  // false where bstep must be nr: weights cannot be read in place
   RowsFn<T> rows;
