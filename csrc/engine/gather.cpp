@@ -31,7 +31,7 @@ constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products,
 constexpr double kInPlace = 1.2, kInPlaceNarrow = 1.5;
 // Rows of weights from memory are fetched ahead while they are packed: 2048 to 512 channels 7x7 take 0.65 of the time,
 // 1000 to 1000 0.8; 768 to 768, 2.4 MB, as long (Zen 3).
-constexpr Index kFarWeights = 3 << 20;
+constexpr Index kWeightsFromMemory = 3 << 20;
 constexpr Index kFewVectors = 4;    // of columns: more have products enough while they wait for the image
 constexpr Index kLeastMeeting = 9;  // source channels whose lines do not stay in one set of the first-level cache
 // Of a pixel: the rows of odd length of two images make pairs for the kernel (16 channels 7x7, 3x3, 16 images, take
@@ -449,7 +449,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     return static_cast<double>(volume * column_cost(kernels_, columns, vectors)) * kProduct / 8 +
            static_cast<double>(packs * columns) * kPacked;
   };
-  const bool far_weights = p.groups * cs_ * cd_ * p.taps() * item > kFarWeights;
+  const bool far_weights = p.groups * cs_ * cd_ * p.taps() * item > kWeightsFromMemory;
   const auto [few, far] = narrow(kernels_) ? std::pair{far_weights ? 0 : kFewPixelsNarrow, kInPlaceNarrow}
                                            : std::pair{kFewPixels, kInPlace};
   const double in_place = volume <= few ? 1 : far;
