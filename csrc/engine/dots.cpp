@@ -33,8 +33,7 @@ constexpr Index kMaskedProducts = 1 << 19;
 // Of a channel in memory that prefetchers follow: shorter ones are fetched by those who copy them.
 constexpr Index kLongRun = 4 << 10;
 constexpr Index kMinTasks = 8;
-constexpr Index kStraightVectors =
-    256;  // vectors of a sum: 406 had 1.9 times PyTorch's error, adding lanes up costs time
+constexpr Index kStraightVectors = 256;  // of a sum: 406 had 1.9 times PyTorch's error, adding lanes up costs time
 
 // With x and y in each other's roles; w is what it was.
 Operands exchanged(Operands o) {
