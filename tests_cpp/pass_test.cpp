@@ -273,6 +273,34 @@ TEST(Pointwise, CopiesWeightsOfSectionsInTurns) {
   }
 }
 
+// Vectors of 32 bytes read copies of images whose planes meet; where the budget does not hold all, images take turns.
+TEST(Gather, CopiesTheImageOnce) {
+  constexpr DType t = DType::float32;
+  for (const KernelSet<float>* set : {&kernel_set<float>(Isa::generic), &kernel_set<float>(active_isa())})
+    for (const Unknown unknown : {Unknown::x, Unknown::y}) {
+      const Problem p = unknown == Unknown::x
+                            ? problem(5, 2, 40, 23, {1, 32, 32}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1})
+                            : problem(5, 2, 22, 48, {2, 32, 32}, {2, 3, 5}, {1, 1, 1}, {1, 1, 2}, {1, 1, 3}, {0, 1, 2});
+      std::vector<double> expected;
+      for (const std::size_t budget : {kNoLimit, std::size_t{unknown == Unknown::x ? 900u : 1500u} << 10})
+        for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::gaps})
+          for (const int threads : {1, 2, 3}) {
+            Random random(32);
+            set_num_threads(threads);
+            Call call(p, unknown, {t, t, t}, {layout, Layout::dense, layout}, true);
+            call.fill_reals(random);
+            const auto pass = make_gather(call.spec(budget, threads), *set);
+            const auto says = [&](const char* what) { return pass->explain().find(what) != std::string::npos; };
+            const bool copies = narrow(*set) && layout != Layout::channels_last;
+            EXPECT_EQ(says("image copied once"), copies) << pass->explain();
+            EXPECT_EQ(says(" images at a time"), copies && budget != kNoLimit) << pass->explain();
+            const std::vector<double> got = call.run(*pass);
+            if (expected.empty()) expected = got;
+            ASSERT_TRUE(same_bits(got, expected)) << to_string(p) << '\n' << pass->explain();
+          }
+    }
+}
+
 TEST(GatherWeights, SumsAsOtherLayoutsDo) {
   std::vector<const KernelSet<float>*> sets{&kernel_set<float>(active_isa())};
   if (have_blas()) sets.push_back(&blas_kernels(kernel_set<float>(Isa::generic)));

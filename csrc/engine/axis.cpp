@@ -48,7 +48,7 @@ AxisMap map_transposed(const AxisSizes& a) {
   AxisMap map{a.x, a.y, stride, 1, {}};
   for (Index first = 0; first < std::min(stride, a.x); ++first) {
     Phase phase{ceil_div(a.x - first, stride), {}, {{first, {}}}, {}};
-    for (Index t = 0; t < a.kernel; ++t) {
+    for (Index t = a.kernel; t-- > 0;) {  // offsets grow
       const Index at = first + a.pad - t * a.dilation, o = floor_div(at, stride);
       if (at != o * stride || o + phase.count <= 0 || o >= a.y) continue;
       phase.offset.push_back(o);

@@ -1,120 +1,14 @@
-// Planning and walking: see gather.h.
+// Walking the tasks: see gather.h.
 #include "engine/gather.h"
 
 #include <numeric>
 #include <sstream>
 
 namespace convbwd {
-namespace {
 
-constexpr Index kBoxPixels = 480;  // flat optimum from 240 to 960 pixels and
-constexpr Index kReduction = 768;  // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
-// Of a single vector of columns: groups of 16 channels, 28x28 to 14x14, take 0.87 of the time of 480 pixels (Zen 5).
-constexpr Index kNarrowBoxPixels = 1920;
-constexpr Index kFarReduction = 256;  // the same of weights in rows that may meet in one set of the caches
-// The same of channels whose planes meet: their lines of a pixel share few sets of an L2, too (16 ways; 1x1 with stride
-// 2, 32x32 and 64x64 results: chunks of 512 took 1.3 to 1.7 times as long, Emerald Rapids). Pointwise passes pack them.
-constexpr Index kMeetingReduction = 128;
-constexpr Index kTileBytes = 256 << 10;   // results of a task: stay in L2 beside panels and images
-constexpr Index kOwnTileBytes = 1 << 20;  // where each task packs its own panels: larger boxes pack less
-constexpr Index kLeastShared = 64;        // pixels of a box that shares its panels
-constexpr Index kLongPiece = 8;           // elements of a result side by side that are stored by themselves
-constexpr Index kLeastPixels = 8;         // one tile of the tallest register kernel
-constexpr Index kLeastChunk = 16;         // below, a narrower block of channels is better than a shorter sum
-// Too few to pay for packing weights that lie dense along columns.
-constexpr Index kFewPixels = 128, kFewPixelsNarrow = 64;
-constexpr Index kFewPatches = 256;  // the same: 64 of 3x3 take 0.8 of the time, 1568 of 16x16 1.03 (Zen 5)
-constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products, of an element of a panel
-// Of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids). Of vectors of 32 bytes they need a
-// line for half as many products, and packing pays for fewer pixels: 768 to 1536 channels, patches of 2x2, 98 pixels
-// 0.65 of the time, 1024 to 512 channels 14x14 0.65, 512 to 2048 7x7, 8 images, 0.55; 49 pixels 1 to 1.3 (Zen 3).
-constexpr double kInPlace = 1.2, kInPlaceNarrow = 1.5;
-// Rows of weights from memory are fetched ahead while they are packed: 2048 to 512 channels 7x7 take 0.65 of the time,
-// 1000 to 1000 0.8; 768 to 768, 2.4 MB, as long (Zen 3).
-constexpr Index kWeightsFromMemory = 3 << 20;
-constexpr Index kFewVectors = 4;    // of columns: more have products enough while they wait for the image
-constexpr Index kLeastMeeting = 9;  // source channels whose lines do not stay in one set of the first-level cache
 // Of a pixel: the rows of odd length of two images make pairs for the kernel (16 channels 7x7, 3x3, 16 images, take
 // 0.87 of the time, 13x13 0.96; with 64 products as long, Zen 5).
 constexpr Index kPairProducts = 96;
-constexpr Index kMinTasks = 8;
-constexpr double kMuchWork = 1 << 24;  // products: 0.15 ms
-
-}  // namespace
-
-template <class T>
-Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
-    : SlottedPass(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
-  const Problem& p = spec_.problem;
-  cs_ = to_x_ ? p.co : p.ci;
-  cd_ = to_x_ ? p.ci : p.co;
-  weight_n_ = to_x_ ? 1 : 0;
-  weight_k_ = to_x_ ? 0 : 1;
-  maps_ = axis_maps(p, to_x_ ? map_patches : map_forward);
-  sets_ = phase_sets(maps_);
-  count_ = most_pixels(maps_);
-  one_member_ = one_member(sets_);
-  for (const PhaseSet& s : sets_) {
-    holes_ |= s.taps == 0;
-    max_taps_ = std::max(max_taps_, s.taps);
-  }
-  for (int a = 0; a < 3; ++a) {
-    std::size_t runs = 1;
-    reach_[a] = {maps_[a].src, 0};
-    for (const Phase& f : maps_[a].phases) {
-      runs = std::max(runs, f.runs.size());
-      for (const Index o : f.offset) reach_[a] = {std::min(reach_[a].begin, o), std::max(reach_[a].end, o + 1)};
-    }
-    max_rects_ *= static_cast<Index>(runs);
-  }
-  for (const Phase& f : maps_[2].phases) max_streams_ += static_cast<Index>(f.members.size());
-}
-
-// Whether the lines that a tile of the kernel reads of many channels push each other out of a cache, for each tap
-// again.
-template <class T>
-bool Gather<T>::planes_meet(const View& x) const {
-  return x.stride[1] != 0 && meet_in_cache(x.stride[1] * static_cast<Index>(sizeof(T)));
-}
-
-// Whether a copy of the image takes less time than reading planes that meet: in place 16 columns had 0.55 to 0.75 of
-// the speed, 32 0.72 to 0.88, 64 0.9 to 0.96 with 3x3 windows. Elements are copied with the borders of a box, and read
-// by each tap. (GEMMs gather the image themselves.)
-template <class T>
-bool Gather<T>::copies_pay() {
-  Index columns = 0;
-  for (const PhaseSet& s : sets_) columns = std::max(columns, s.columns(cd_));
-  const Index vectors = ceil_div(columns, kernels_.lanes);
-  set_box(kBoxPixels);
-  return kernels_.any_bstep && vectors <= kFewVectors && cs_ >= kLeastMeeting &&
-         8 * vectors * reached() <= 5 * max_taps_ * box_q_[0] * box_q_[1] * box_q_[2];
-}
-
-// What the formats of the operands allow to do in place.
-template <class T>
-void Gather<T>::lay_out(const Operands& o) {
-  const View &d = destination(o), &x = image(o);
-  copy_ = x.dtype != compute_dtype<T> || !x.plain() || (copies_meeting_ && planes_meet(x));
-  patches_ = true;
-  for (const Phase& f : maps_[2].phases) {
-    const auto width = static_cast<Index>(f.members.size());
-    const bool rows = maps_[2].phases.size() == 1 && width > 1 && (width == maps_[2].dst_step || f.count == 1);
-    patches_ &= rows || (d.stride[4] == 1 && width >= kLongPiece);
-    for (std::size_t m = 1; m < f.members.size(); ++m) patches_ &= f.members[m].first == f.members[m - 1].first + 1;
-  }
-  // A GEMM may sum a column otherwise at another place of its panel.
-  member_major_ = d.stride[1] == 1 && (one_member_ || kernels_.any_bstep);
-  patches_ &= !member_major_;
-  direct_ = one_member_ && !member_major_ && !patches_ && d.plain() && d.stride[4] == 1;
-  converts_ = direct_ && d.dtype != compute_dtype<T>;
-  // Columns are rows of w, or pieces of them: channels, or few patches.
-  const PhaseSet& set = sets_.front();
-  const bool unrolled = sets_.size() == 1 && set.taps == 1 && set.members == spec_.problem.taps() && patches_ &&
-                        dense_planes(o.w) && o.w.stride[1] == set.members && set.columns(cd_) % kernels_.lanes == 0 &&
-                        spec_.problem.n * count_[0] * count_[1] * count_[2] <= kFewPatches;
-  weights_may_stay_ = kernels_.any_bstep && o.w.dtype == compute_dtype<T> && o.w.plain() &&
-                      (one_member_ ? o.w.stride[weight_n_] == 1 && cd_ >= kernels_.lanes : unrolled);
-}
 
 template <class T>
 typename Gather<T>::Box Gather<T>::box(Index i) const {
@@ -153,7 +47,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   s.member = carver.take<Index>(packed ? members : 0);
   s.taps = carver.take<T>(packed && !one_member_ ? packed * spec_.problem.taps() : 0);
   if (!prepack_) s.panels = carver.take<T>(chunk_ * panel_columns(packed));
-  if (copy_) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
+  if (copy_ == Copy::by_tasks) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
   if (patches_) {
     s.line = carver.take<T>(std::max<Index>(kMaxColumns, span[2]));
   } else if (!member_major_) {
@@ -165,8 +59,6 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
   }
   return s;
 }
-
-// -------------------------------------------------------------------------------------------------------- a task
 
 // Orders the pixels of a set by the taps that they read; returns the number of rectangles. The one of a place is at
 // row[place] in the image and at first + place among the tiles; pos has the latter by its number among those of the
@@ -222,31 +114,6 @@ Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, I
 }
 
 template <class T>
-typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const Box& b, Index k0, Index k,
-                                             T* copy) const {
-  const View& x = image(o);
-  if (!copy_) {
-    const Index5 at{b.n0, g * cs_ + k0, 0, 0, 0};
-    return {static_cast<const T*>(x.data) + x.offset(at), x.stride, 0};
-  }
-  Index5 at{b.n0, g * cs_ + k0, 0, 0, 0}, extent{b.n, k, 0, 0, 0};
-  for (int a = 0; a < 3; ++a) {
-    const Index lo = std::max<Index>(0, b.q0[a] * maps_[a].src_step + reach_[a].begin);
-    const Index hi = std::min(maps_[a].src, (b.q1[a] - 1) * maps_[a].src_step + reach_[a].end);
-    at[a + 2] = std::min(lo, maps_[a].src);
-    extent[a + 2] = std::max<Index>(0, hi - lo);
-  }
-  Source s{copy, {}, 0};
-  if (x.stride[1] == 1)
-    s.stride = {k * extent[2] * extent[3] * extent[4], 1, k * extent[3] * extent[4], k * extent[4], k};
-  else
-    s.stride = {k * copy_plane_, copy_plane_, extent[3] * extent[4], extent[4], 1};
-  for (int a = 2; a < 5; ++a) s.shift -= at[a] * s.stride[a];
-  copy_in(kernels_, copy, s.stride, x.at(at, extent));
-  return s;
-}
-
-template <class T>
 void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, Index rect_count, const Source& x,
                          const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k,
                          const Tiles& tiles, Segment* segments, bool accumulate) const {
@@ -269,7 +136,12 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, I
             const Index b = in_place ? fd->members[0].tap[d] * w.stride[2] + fh->members[0].tap[h] * w.stride[3] +
                                            fw->members[0].tap[v] * w.stride[4]
                                      : ((td * nh + th) * nw + tw) * k * kernel.nr;
-            segments[count++] = {at, b, k};
+            Segment* const last = segments + count - 1;
+            if (count && k <= kShortSegment && at == last->x + last->len * x.stride[1] &&
+                b == last->b + last->len * panel_step)
+              last->len += k;
+            else
+              segments[count++] = {at, b, k};
           }
       for (Index m = r->start; m < r->start + r->count; m += kMaxTileRows)
         kernel.run(static_cast<int>(std::min(kMaxTileRows, r->start + r->count - m)), x.data, row + m, x.stride[1],
@@ -280,9 +152,11 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, I
 }
 
 template <class T>
-void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte* scratch) const {
-  const Box b = box(number % boxes_);
-  const Index block = number / boxes_ % blocks_, g = number / boxes_ / blocks_;
+void Gather<T>::task(const Operands& o, Index box, Index block, const T* packed, const T* copies,
+                     std::byte* scratch) const {
+  const Box b = this->box(box);
+  const Index g = block / blocks_;
+  block %= blocks_;
   const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
   Carver carver(scratch);
   const Slot s = carve(carver);
@@ -295,7 +169,7 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
   }
   for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
     const Index k = std::min(chunk_, cs_ - k0);
-    const Source x = source(o, g, b, k0, k, s.copy);
+    const Source x = source(o, g, b, k0, k, s.copy, copies);
     const T* panels = s.panels;
     View w = o.w;
     if (weights_in_place_) {
@@ -319,7 +193,7 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
       const Index pixels = set_pixels(set, b);
       if (!direct_) tiles.pitch = pixels;
       if (pixels) {
-        if (k0 == 0 || copy_) s.rect_counts[i] = list_pixels(set, b, x, tiles.first, row, pos, rects);
+        if (k0 == 0 || k != chunk_) s.rect_counts[i] = list_pixels(set, b, x, tiles.first, row, pos, rects);
         multiply(set, channels, rects, s.rect_counts[i], x, row, panels, tail, w, k, tiles, s.segments, k0 > 0);
       }
       if (weights_in_place_)
@@ -336,163 +210,6 @@ void Gather<T>::task(const Operands& o, Index number, const T* packed, std::byte
   store(o, g, c0, channels, b, s);
 }
 
-// ------------------------------------------------------------------------------------------------------- planning
-
-template <class T>
-void Gather<T>::set_box(Index pixels) {
-  const Index n = spec_.problem.n, plane = count_[1] * count_[2], volume = count_[0] * plane;
-  box_n_ = 1;
-  box_q_ = count_;
-  if (volume <= pixels) {
-    box_n_ = std::min(n, pixels / volume);
-  } else if (plane <= pixels) {
-    box_q_[0] = pixels / plane;
-  } else {
-    box_q_[0] = 1;
-    const Index parts = std::max<Index>(1, (plane + pixels / 2) / pixels);
-    box_q_[1] = ceil_div(count_[1], parts);
-    if (box_q_[1] == 1) box_q_[2] = std::min(count_[2], ceil_div(count_[2], std::max<Index>(1, count_[2] / pixels)));
-  }
-  boxes_ = ceil_div(n, box_n_) * pixel_boxes(count_, box_q_);
-}
-
-// Pixels of the image that a box reads, or could.
-template <class T>
-Index Gather<T>::reached() const {
-  Index plane = 1;
-  for (int a = 0; a < 3; ++a)
-    plane *= std::min(maps_[a].src,
-                      (box_q_[a] - 1) * maps_[a].src_step + std::max<Index>(1, reach_[a].end - reach_[a].begin));
-  return plane;
-}
-
-template <class T>
-bool Gather<T>::configure(const Tiling& tiling) {
-  vectors_ = tiling.vectors;
-  channels_ = std::min(tiling.channels, cd_);
-  blocks_ = ceil_div(cd_, channels_);
-  set_box(tiling.pixels);
-  prepack_ = tiling.weights == Weights::packed_once;
-  weights_in_place_ = tiling.weights == Weights::in_place;
-  // Odd numbers of cache lines, so that planes do not fall on the same cache sets.
-  if (copy_) copy_plane_ = (ceil_div(reached(), kernels_.lanes) | 1) * kernels_.lanes;
-  Carver slot;
-  carve(slot);
-  group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
-  const Index panels = prepack_ ? spec_.problem.groups * group_panels_ * cs_ * static_cast<Index>(sizeof(T)) : 0;
-  return share(boxes_ * blocks_ * spec_.problem.groups, round_up(panels, 64), static_cast<Index>(slot.used()),
-               tiling.slots);
-}
-
-template <class T>
-bool Gather<T>::plan() {
-  const Operands dense = densely(spec_.operands);
-  copies_meeting_ = planes_meet(image(dense)) && copies_pay();
-  lay_out(dense);
-  // Room for two threads where it costs little more. Sums of GEMMs may depend on their shapes, and those on tiles.
-  const Index most = kernels_.any_bstep ? std::min<Index>(spec_.threads, 2) : 2;
-  Tiling tiling = search(most);
-  if (copies_meeting_ && tiling.weights != Weights::packed_once) {  // what a copy saves is less than its room costs
-    copies_meeting_ = false;
-    lay_out(dense);
-    tiling = search(most);
-  }
-  if (most > 1 && (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks))
-    if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= (tasks_are_shared() ? 1 : 1.5) * one.time)
-      tiling = one;
-  if (tiling.time == 0) return false;
-  lay_out(spec_.operands);
-  if (tiling.weights == Weights::in_place && !weights_may_stay_) tiling.weights = Weights::packed_by_tasks;
-  configure(tiling);
-  return true;
-}
-
-template <class T>
-bool Gather<T>::tasks_are_shared() const {
-  return kernels_.any_bstep && spec_.problem.products() >= kMuchWork;
-}
-
-// Of the tilings that leave room for so many slots, blocks of the best width with shared panels, else the one that is
-// expected to take least time; its time is 0 where nothing fits.
-template <class T>
-typename Gather<T>::Tiling Gather<T>::search(Index slots) {
-  const Problem& p = spec_.problem;
-  const Index lanes = kernels_.lanes, budget = static_cast<Index>(spec_.budget);
-  const Index item = static_cast<Index>(sizeof(T));
-  Index members = 1, live_sets = 0;
-  for (const PhaseSet& s : sets_)
-    if (s.taps) members = std::max(members, s.members), ++live_sets;
-  const int widest = widest_block(kernels_, cd_ * members);
-  // Channels of a block of so many vectors, and bytes that its results take for each pixel.
-  const auto unit = [&](int vectors) { return std::max<Index>(1, vectors * lanes / members); };
-  const auto unit_bytes = [&](int vectors) {
-    return round_up(unit(vectors) * members, lanes) * item * std::max<Index>(1, live_sets);
-  };
-  // The chunk fixes the order of sums: it depends on the shape alone.
-  const auto affordable = [&](Index channels) {
-    return budget / 4 / item / std::max<Index>(1, panel_columns(channels));
-  };
-  Index chunk = weights_may_stay_ && !one_member_ ? kFarReduction : affordable(unit(widest));
-  if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
-  chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
-  if (!p.pointwise() && meet_in_cache((to_x_ ? p.y_plane() : p.x_plane()) * item))
-    chunk = std::min(chunk, kMeetingReduction);
-  const Index kept = spec_.sums[3];
-  chunk_ = kept > 0 ? std::min(cs_, kept / 2) : ceil_div(cs_, ceil_div(cs_, chunk));
-  blocked_ = kept > 0 ? kept % 2 == 1 : chunk_ * max_taps_ > kStraight;
-  const Index image = count_[0] * count_[1] * count_[2], volume = p.n * image;
-  const Index most = widest == 1 ? kNarrowBoxPixels : kBoxPixels;
-  const Index pixels = std::max<Index>(kLeastShared, most / std::max<Index>(1, live_sets / 2));
-  // Time of a product with every column, and of packing that often, for all pixels.
-  const Index columns = cd_ * members;
-  const auto time = [&](int vectors, Index packs) {
-    return static_cast<double>(volume * column_cost(kernels_, columns, vectors)) * kProduct / 8 +
-           static_cast<double>(packs * columns) * kPacked;
-  };
-  const bool far_weights = p.groups * cs_ * cd_ * p.taps() * item > kWeightsFromMemory;
-  const auto [few, far] = narrow(kernels_) ? std::pair{far_weights ? 0 : kFewPixelsNarrow, kInPlaceNarrow}
-                                           : std::pair{kFewPixels, kInPlace};
-  const double in_place = volume <= few ? 1 : far;
-  Tiling best;
-  const auto offer = [&](int v, Index channels, Index px, Weights weights) {
-    Tiling tiling{slots, v, channels, px, weights, 0};
-    if (!configure(tiling)) return false;
-    // Rows of weights lie far apart, which matters where many pixels read them.
-    tiling.time =
-        weights == Weights::in_place ? in_place * time(v, 0) : time(v, weights == Weights::packed_once ? 1 : boxes_);
-    if (tasks_are_shared()) tiling.time *= waits(this->slots()) / this->slots();
-    if (best.time == 0 || tiling.time < best.time) best = tiling;
-    return true;
-  };
-  for (int v = widest; v >= 1; --v) {
-    // Much work is cut into tasks enough.
-    const Index cut = p.products() < kMuchWork ? 1 : ceil_div(kMinTasks / 2, p.groups * ceil_div(cd_, unit(v)));
-    for (Index px = std::clamp<Index>(ceil_div(volume, cut), kLeastShared, pixels); px >= kLeastShared && px < volume;
-         px /= 2) {
-      set_box(px);
-      Index channels = std::max<Index>(1, kTileBytes / (unit_bytes(v) * px)) * unit(v);
-      if (boxes_ * p.groups * ceil_div(cd_, channels) < kMinTasks) channels = unit(v);
-      if (!offer(v, channels, px, Weights::packed_once) && !offer(v, unit(v), px, Weights::packed_once)) continue;
-      if (v == widest) return best;
-      break;
-    }
-  }
-  // Few boxes, each with its own panels: the larger the box, the less packing, the wider the block, the faster the
-  // kernel.
-  for (Index parts = 1, last = 0; last != kLeastPixels; parts += ceil_div(parts, 2)) {
-    const Index px =
-        std::max(kLeastPixels, parts <= p.n ? ceil_div(p.n, parts) * image : ceil_div(image, ceil_div(parts, p.n)));
-    if (px == last) continue;
-    last = px;
-    for (int v = widest; v >= 1; --v) {
-      if (px <= std::max(pixels, kOwnTileBytes / unit_bytes(v))) offer(v, unit(v), px, Weights::packed_by_tasks);
-      if (px <= pixels && weights_may_stay_)
-        offer(v, one_member_ ? unit(v) : round_up(unit(v), lanes / std::gcd(members, lanes)), px, Weights::in_place);
-    }
-  }
-  return best;
-}
-
 template <class T>
 void Gather<T>::run(const Operands& o, std::byte* workspace) const {
   T* packed = reinterpret_cast<T*>(workspace);
@@ -507,16 +224,27 @@ void Gather<T>::run(const Operands& o, std::byte* workspace) const {
            packed + (g * group_panels_ + block * panel_columns(channels_)) * cs_ + k0 * panel_columns(channels));
     });
   }
-  parallel_for(tasks_, slots(), [&](Index i, int number) { task(o, i, packed, slot(workspace, number)); });
+  T* const copies = reinterpret_cast<T*>(workspace + panel_bytes());
+  const Index n = spec_.problem.n, of_image = pixel_boxes(count_, box_q_);
+  for (Index n0 = 0; n0 < n; n0 += at_once_) {
+    const Index images = std::min(at_once_, n - n0), boxes = ceil_div(images, box_n_) * of_image;
+    if (copy_ == Copy::once) copy_once(o, n0, images, copies);
+    parallel_for(boxes * blocks_ * spec_.problem.groups, slots(), [&](Index i, int number) {
+      task(o, n0 / box_n_ * of_image + i % boxes, i / boxes, packed, copies, slot(workspace, number));
+    });
+  }
 }
 
 template <class T>
 std::string Gather<T>::explain() const {
+  constexpr const char* kCopy[] = {"in place", "copied", "copied once"};
   std::ostringstream s;
   s << "gather " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernel(vectors_ * kernels_.lanes).name
     << "): " << sets_.size() << " phase sets, boxes of " << box_n_ << 'x' << box_q_[0] << 'x' << box_q_[1] << 'x'
     << box_q_[2] << " pixels, " << channels_ << " of " << cd_ << " channels a task, chunks of " << chunk_ << " of "
-    << cs_ << " source channels; image " << (copy_ ? "copied" : "in place") << ", weights "
+    << cs_ << " source channels; image " << kCopy[static_cast<int>(copy_)];
+  if (at_once_ < spec_.problem.n) s << ", " << at_once_ << " of " << spec_.problem.n << " images at a time";
+  s << ", weights "
     << (weights_in_place_ ? "in place"
         : prepack_        ? "packed once"
                           : "packed by tasks")

@@ -4,7 +4,8 @@
 // that a tap in padding is left out and never multiplied. Columns are destination channels (times the members of a
 // phase), the reduction runs over taps (segments) and source channels, in chunks whose sums are added in order.
 //
-// gather.cpp plans and walks the tasks, gather_pack.cpp makes panels of weights, gather_store.cpp writes results.
+// gather.cpp plans and walks the tasks, gather_pack.cpp makes panels of weights and copies of the image,
+// gather_store.cpp writes results.
 #pragma once
 
 #include <vector>
@@ -13,6 +14,10 @@
 #include "engine/rows_out.h"
 
 namespace convbwd {
+
+// Products of a segment that takes noticeably longer than as a part of another: 64 channels 60x80, 7x7, in chunks of 16
+// take 0.93 of the time, chunks of 64 as long or up to 1.04 (Zen 3).
+constexpr Index kShortSegment = 32;
 
 template <class T>
 std::unique_ptr<Pass> make_pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked);
@@ -69,6 +74,7 @@ class Gather final : public SlottedPass {
   };
 
   enum class Weights : std::uint8_t { in_place, packed_once, packed_by_tasks };
+  enum class Copy : std::uint8_t { none, by_tasks, once };  // of the image operand
   // What fits so many slots, and how long it is expected to take: one thread, or all where tasks are shared.
   struct Tiling {
     Index slots = 1;
@@ -105,8 +111,14 @@ class Gather final : public SlottedPass {
     const Index last = one_member_ ? channels % (vectors_ * kernels_.lanes) : 0;
     return last % kernels_.lanes ? last : 0;
   }
+  Index image_volume() const { return maps_[0].src * maps_[1].src * maps_[2].src; }
+  Index panel_bytes() const {  // of weights that are packed once
+    return prepack_ ? round_up(spec_.problem.groups * group_panels_ * cs_ * static_cast<Index>(sizeof(T)), 64) : 0;
+  }
+  Index image_bytes() const { return spec_.problem.groups * cs_ * image_volume() * static_cast<Index>(sizeof(T)); }
   bool planes_meet(const View& x) const;
   bool copies_pay();
+  Tiling search_copies(const Operands& dense, Index slots);
   Index reached() const;
   const GatherKernel<T>& kernel(Index columns) const { return gathering_kernel(kernels_, columns, blocked_); }
   template <class F>
@@ -118,7 +130,8 @@ class Gather final : public SlottedPass {
                   const Slot& slot, T* panel) const;
   Index list_pixels(const PhaseSet& s, const Box& b, const Source& x, Index first, std::ptrdiff_t* row,
                     std::ptrdiff_t* pos, Rect* rects) const;
-  Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy) const;
+  void copy_once(const Operands& o, Index n0, Index images, T* copies) const;
+  Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy, const T* copies) const;
   void multiply(const PhaseSet& s, Index channels, const Rect* rects, Index rect_count, const Source& x,
                 const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k, const Tiles& tiles,
                 Segment* segments, bool accumulate) const;
@@ -130,7 +143,7 @@ class Gather final : public SlottedPass {
   void store_direct(const View& d, Index channels, const Box& b, const Slot& slot) const;
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
-  void task(const Operands& o, Index number, const T* packed, std::byte* scratch) const;
+  void task(const Operands& o, Index box, Index block, const T* packed, const T* copies, std::byte* scratch) const;
   // Pixels of a line that is converted; not a power of two, so that lines do not share places of the cache.
   Index line() const { return std::min<Index>(240, round_up(positions(box(0)), kernels_.lanes)); }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
@@ -148,16 +161,17 @@ class Gather final : public SlottedPass {
   std::array<Range, 3> reach_{};  // smallest and one past the largest source offset, an axis
   bool one_member_;               // columns are channels
   bool holes_ = false;            // there are positions without taps
-  bool copy_ = false;             // image operand through a tile copy
-  bool copies_meeting_ = false;   // so if its planes meet in the caches
-  bool member_major_ = false;     // columns ordered [member][channel] rather than [channel][member]
-  bool patches_ = false;          // columns of a channel lie side by side along w
-  bool direct_ = false;           // positions are dense in the destination: transpose all of them into place
-  bool converts_ = false;         // by way of short lines, which are then rounded to the destination's type
+  Copy copy_ = Copy::none;
+  Copy copy_readable_ = Copy::none;  // of an image that could be read in place: by tasks, if its planes meet
+  bool member_major_ = false;        // columns ordered [member][channel] rather than [channel][member]
+  bool patches_ = false;             // columns of a channel lie side by side along w
+  bool direct_ = false;              // positions are dense in the destination: transpose all of them into place
+  bool converts_ = false;            // by way of short lines, which are then rounded to the destination's type
   bool weights_may_stay_ = false, weights_in_place_ = false, prepack_ = false;
   Index copy_plane_ = 0, group_panels_ = 0;
   Index chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1;
   Index box_n_ = 1, boxes_ = 1;
+  Index at_once_ = 1;  // images: those that are copied once take turns
   Index3 box_q_{1, 1, 1};
 };
 

@@ -1,4 +1,4 @@
-// Panels of weights: see gather.h.
+// Panels of weights and copies of the image: see gather.h.
 #include <numeric>
 
 #include "engine/gather.h"
@@ -14,7 +14,54 @@ constexpr Index kPiece = 4;  // columns that are copied at a time rather than on
 // 0.8 to 1 of the time, half or twice as far as long (Zen 3).
 constexpr Index kPiecesAhead = 16, kFarWeights = 1 << 20;
 
+constexpr Index kCopiedPixels = 2048;  // of a task: from 128 to all of a plane take as long (Zen 3)
+
 inline Index pieces_ahead(const View& w) { return bytes_of(w) > kFarWeights ? kPiecesAhead : 0; }
+
+template <class T>
+typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy,
+                                             const T* copies) const {
+  const View& x = image(o);
+  if (copy_ == Copy::once) {
+    const Index w = k, h = w * maps_[2].src, d = h * maps_[1].src, n = d * maps_[0].src;
+    return {copies + (g * cs_ + k0) * at_once_ * image_volume() + b.n0 % at_once_ * n, {n, 1, d, h, w}, 0};
+  }
+  if (copy_ == Copy::none) {
+    const Index5 at{b.n0, g * cs_ + k0, 0, 0, 0};
+    return {static_cast<const T*>(x.data) + x.offset(at), x.stride, 0};
+  }
+  Index5 at{b.n0, g * cs_ + k0, 0, 0, 0}, extent{b.n, k, 0, 0, 0};
+  for (int a = 0; a < 3; ++a) {
+    const Index lo = std::max<Index>(0, b.q0[a] * maps_[a].src_step + reach_[a].begin);
+    const Index hi = std::min(maps_[a].src, (b.q1[a] - 1) * maps_[a].src_step + reach_[a].end);
+    at[a + 2] = std::min(lo, maps_[a].src);
+    extent[a + 2] = std::max<Index>(0, hi - lo);
+  }
+  Source s{copy, {}, 0};
+  if (x.stride[1] == 1)
+    s.stride = {k * extent[2] * extent[3] * extent[4], 1, k * extent[3] * extent[4], k * extent[4], k};
+  else
+    s.stride = {k * copy_plane_, copy_plane_, extent[3] * extent[4], extent[4], 1};
+  for (int a = 2; a < 5; ++a) s.shift -= at[a] * s.stride[a];
+  copy_in(kernels_, copy, s.stride, x.at(at, extent));
+  return s;
+}
+
+// Some whole images: [group][chunk][image][pixel][source channel]. Where planes lie, those of a pixel are lines far
+// apart, which are read again for each block of columns.
+template <class T>
+void Gather<T>::copy_once(const Operands& o, Index n0, Index images, T* copies) const {
+  const View& x = image(o);
+  const Index chunks = ceil_div(cs_, chunk_), planes = maps_[0].src, height = maps_[1].src, width = maps_[2].src;
+  const Index rows = std::clamp<Index>(kCopiedPixels / width, 1, height), parts = ceil_div(height, rows);
+  parallel_for(spec_.problem.groups * chunks * images * planes * parts, slots(), [&](Index i, int) {
+    const Index h = i % parts * rows, plane = i / parts % (images * planes), block = i / parts / (images * planes);
+    const Index k0 = block % chunks * chunk_, k = std::min(chunk_, cs_ - k0), channel = block / chunks * cs_ + k0;
+    copy_in(kernels_, copies + channel * at_once_ * image_volume() + (plane * height + h) * width * k,
+            {0, 1, 0, width * k, k},
+            x.at({n0 + plane / planes, channel, plane % planes, h, 0}, {1, k, 1, std::min(rows, height - h), width}));
+  });
+}
 
 // Panels of one chunk, set after set and block after block: [tap][source channel][nr columns], zero in padding columns.
 template <class T>
@@ -145,7 +192,9 @@ void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Ind
   }
 }
 
-#define CONVBWD_INSTANTIATE(T) \
+#define CONVBWD_INSTANTIATE(T)                                                                                        \
+  template void Gather<T>::copy_once(const Operands&, Index, Index, T*) const;                                        \
+  template Gather<T>::Source Gather<T>::source(const Operands&, Index, const Box&, Index, Index, T*, const T*) const; \
   template void Gather<T>::pack(const Operands&, Index, Index, Index, Index, Index, const Slot&, T*) const;
 CONVBWD_INSTANTIATE(float)
 CONVBWD_INSTANTIATE(double)
