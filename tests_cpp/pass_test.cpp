@@ -170,6 +170,7 @@ TEST_P(HardProblem, HasTheSameBitsForAllThreadsAndLayouts) {
       for (const KernelSet<float>* set : {maker.sets.front(), maker.sets.back()})
         for (const auto& [budget, finite] :
              {std::pair{kNoLimit, true}, {kNoLimit, false}, {std::size_t{64} << 10, true}}) {
+          if (kSanitized && (set == maker.sets.front()) != (budget != kNoLimit)) continue;
           std::vector<double> expected;
           for (const auto& [threads, layout] : {std::pair{1, Layout::dense},
                                                 {2, Layout::channels_last},
@@ -284,7 +285,7 @@ TEST(Gather, CopiesTheImageOnce) {
       std::vector<double> expected;
       for (const std::size_t budget : {kNoLimit, std::size_t{unknown == Unknown::x ? 900u : 1500u} << 10})
         for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::gaps})
-          for (const int threads : {1, 2, 3}) {
+          for (const int threads : {1, 3}) {
             Random random(32);
             set_num_threads(threads);
             Call call(p, unknown, {t, t, t}, {layout, Layout::dense, layout}, true);
