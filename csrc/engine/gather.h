@@ -4,7 +4,7 @@
 // that a tap in padding is left out and never multiplied. Columns are destination channels (times the members of a
 // phase), the reduction runs over taps (segments) and source channels, in chunks whose sums are added in order.
 //
-// gather.cpp plans and walks the tasks, gather_pack.cpp makes panels of weights and copies of the image,
+// gather_plan.cpp plans, gather.cpp walks the tasks, gather_pack.cpp makes panels of weights and copies of the image,
 // gather_store.cpp writes results.
 #pragma once
 
@@ -157,11 +157,11 @@ class Gather final : public SlottedPass {
   Index weight_n_, weight_k_;  // which axis of w runs along columns, which along the reduction
   bool blocked_ = false;
   Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 0;
-  Index3 count_{1, 1, 1};         // most pixels of any phase, an axis
-  std::array<Range, 3> reach_{};  // smallest and one past the largest source offset, an axis
-  bool one_member_;               // columns are channels
-  bool holes_ = false;            // there are positions without taps
-  Copy copy_ = Copy::none;
+  Index3 count_{1, 1, 1};            // most pixels of any phase, an axis
+  std::array<Range, 3> reach_{};     // smallest and one past the largest source offset, an axis
+  bool one_member_;                  // columns are channels
+  bool holes_ = false;               // there are positions without taps
+  Copy copy_ = Copy::none;           // of the image operand at hand
   Copy copy_readable_ = Copy::none;  // of an image that could be read in place: by tasks, if its planes meet
   bool member_major_ = false;        // columns ordered [member][channel] rather than [channel][member]
   bool patches_ = false;             // columns of a channel lie side by side along w
