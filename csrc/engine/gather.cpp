@@ -1,7 +1,6 @@
 // Walking the tasks: see gather.h.
 #include "engine/gather.h"
 
-#include <numeric>
 #include <sstream>
 
 namespace convbwd {
@@ -136,10 +135,11 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, I
             const Index b = in_place ? fd->members[0].tap[d] * w.stride[2] + fh->members[0].tap[h] * w.stride[3] +
                                            fw->members[0].tap[v] * w.stride[4]
                                      : ((td * nh + th) * nw + tw) * k * kernel.nr;
-            Segment* const last = segments + count - 1;
-            if (count && k <= kShortSegment && at == last->x + last->len * x.stride[1] &&
-                b == last->b + last->len * panel_step)
-              last->len += k;
+            const auto continues = [&](const Segment& last) {
+              return at == last.x + last.len * x.stride[1] && b == last.b + last.len * panel_step;
+            };
+            if (count > 0 && k <= kShortSegment && continues(segments[count - 1]))
+              segments[count - 1].len += k;
             else
               segments[count++] = {at, b, k};
           }

@@ -164,14 +164,15 @@ bool Gather<T>::configure(const Tiling& tiling) {
   carve(slot);
   group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
   const Index n = spec_.problem.n, bytes = static_cast<Index>(slot.used());
+  Index copies = 0;
   at_once_ = n;
   if (copy_ == Copy::once) {
     const Index room =
         static_cast<Index>(spec_.budget) - panel_bytes() - std::max<Index>(tiling.slots, spec_.threads) * bytes;
     const Index boxes = std::max<Index>(1, std::min(kCopiedBytes, room) / image_bytes() / box_n_);
     at_once_ = std::min(n, round_up(ceil_div(n, ceil_div(n, boxes * box_n_)), box_n_));
+    copies = round_up(at_once_ * image_bytes(), 64);
   }
-  const Index copies = copy_ == Copy::once ? round_up(at_once_ * image_bytes(), 64) : 0;
   return share(boxes_ * blocks_ * spec_.problem.groups, panel_bytes() + copies, bytes, tiling.slots);
 }
 

@@ -24,6 +24,13 @@ inline std::vector<Isa> compiled_isas() {
   return list;
 }
 
+/// Those of them that this machine has.
+inline std::vector<Isa> supported_isas() {
+  std::vector<Isa> list = compiled_isas();
+  std::erase_if(list, [](Isa isa) { return !supported(isa); });
+  return list;
+}
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 /// Code takes about ten times as long.
 inline constexpr bool kSanitized = true;
@@ -31,12 +38,10 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-/// Those of this machine; under a sanitizer one of them, in turns.
+/// The same; under a sanitizer one of them, in turns.
 inline std::vector<Isa> isas_of_turn(std::size_t turn) {
-  std::vector<Isa> list = compiled_isas();
-  std::erase_if(list, [](Isa isa) { return !supported(isa); });
-  if (kSanitized) list = {list[turn % list.size()]};
-  return list;
+  const std::vector<Isa> list = supported_isas();
+  return kSanitized ? std::vector{list[turn % list.size()]} : list;
 }
 
 /// Those of this machine that have a matrix unit: none on many.
