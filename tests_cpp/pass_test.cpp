@@ -69,6 +69,7 @@ std::vector<Maker<T>> makers(Unknown unknown) {
           {"rows", make_rows, kernel_sets<T>()},
           {"lanes", plain_pass<T, make_lanes<T>>, kernel_sets<T>(), false},
           {"columns", plain_pass<T, make_columns<T>>, kernel_sets<T>(), false},
+          {"matvec", plain_pass<T, make_matvec<T>>, kernel_sets<T>(), false},
           {"reference", reference, any}};
 }
 
@@ -415,6 +416,7 @@ TEST(Plans, TakeEveryWay) {
   const Problem many = problem(20, 1, 20, 40, {1, 16, 16}, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   constexpr auto lanes = plain_pass<float, make_lanes<float>>;
   constexpr auto columns = plain_pass<float, make_columns<float>>;
+  constexpr auto matvec = plain_pass<float, make_matvec<float>>;
   for (const Way& way : std::vector<Way>{
            {"weights packed once", Unknown::y, make_gather, wide},
            {"weights packed once", Unknown::x, make_gather, wide},
@@ -448,6 +450,8 @@ TEST(Plans, TakeEveryWay) {
            {"image copied", Unknown::x, columns, few, DType::bfloat16},
            {"289 pixels of 2 images at a time", Unknown::x, columns, many},
            {"weights copied", Unknown::x, columns, many},
+           {"8 of 240 rows of weights in place at a time, 63 of 500 input channels", Unknown::x, matvec,
+            problem(3, 1, 500, 240, {1, 3, 3}, {1, 3, 3})},
            {"73 pixels of 1 images at a time", Unknown::x, columns, many, DType::float32, 40 << 10},
            {"boxes of 1x95x200", Unknown::y, make_rows, depthwise},
            {"chunks of 5 of 40", Unknown::y, make_rows, problem(1, 1, 40, 2, {1, 20, 30}, {1, 3, 3}), DType::float32,

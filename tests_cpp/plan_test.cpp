@@ -304,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(
                "rows x", kX86 && active_isa() < Isa::avx512 ? "dots w" : "gather w"},
         Choice{"FewPixels", problem(1, 1, 64, 64, {1, 8, 8}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}), "gather y",
                "columns x", "gather w"},
-        Choice{"Classifier", problem(2, 1, 640, 100, {1, 1, 1}, {1, 1, 1}), "gather y", "gather x", "outer w"}),
+        Choice{"Classifier", problem(2, 1, 640, 100, {1, 1, 1}, {1, 1, 1}), "gather y", "matvec x", "outer w"}),
     [](const auto& test) { return test.param.name; });
 
 TEST_F(PlanTest, TakesTheAlgorithmThatIsAskedFor) {

@@ -74,6 +74,9 @@ Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& 
       case SumKind::columns:
         estimated = make_columns(spec, native);
         break;
+      case SumKind::matvec:
+        estimated = make_matvec(spec, native);
+        break;
       case SumKind::rows:
         pass = make_rows(spec, native);
         break;
@@ -123,7 +126,10 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const bool asked = algorithm == Algorithm::matrix || algorithm == Algorithm::winograd;
   if (!asked && algorithm != Algorithm::blas)
     add(spec.unknown == Unknown::w ? make_lanes_weights(spec, native) : make_lanes(spec, native));
-  if (!asked && spec.unknown == Unknown::x) add(make_columns(spec, kernels));
+  if (!asked && spec.unknown == Unknown::x) {
+    add(make_columns(spec, kernels));
+    if (algorithm != Algorithm::blas) add(make_matvec(spec, native));
+  }
   if (const double time = in_rows_nanoseconds(spec, native); time > 0 && automatic && !along)
     if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))

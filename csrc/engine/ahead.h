@@ -6,6 +6,13 @@
 
 namespace convbwd {
 
+/// How many rows of weights ahead those are fetched of which a panel takes a few columns: with weights of 2 to 19 MB
+/// packing and products take 0.8 to 1 of the time, half or twice as far as long (Zen 3). Near ones are not fetched.
+inline Index rows_ahead(const View& w) {
+  constexpr Index kAhead = 16, kFar = 1 << 20;  // rows, bytes
+  return bytes_of(w) > kFar ? kAhead : 0;
+}
+
 /// Fetches a few lines of a block of an image after each call of a kernel: they arrive while it computes. Fetched all
 /// at once they fill the processor's list of misses, and it waits.
 class Ahead {

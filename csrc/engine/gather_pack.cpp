@@ -1,6 +1,7 @@
 // Panels of weights and copies of the image: see gather.h.
 #include <numeric>
 
+#include "engine/ahead.h"
 #include "engine/gather.h"
 
 namespace convbwd {
@@ -9,14 +10,8 @@ constexpr Index kWidened = 32;  // elements of a row that take no longer to wide
 // Rows of weights begin where no prefetcher looks: packing took a fifth longer. One row ahead is too late where they
 // come from memory: dx of 256 channels 10x16, 5x5, took 1.15 times as long (Zen 5).
 constexpr Index kAhead = 2;
-constexpr Index kPiece = 4;  // columns that are copied at a time rather than one by one
-// Rows of which a panel takes a few columns: with weights of 2 to 19 MB fetched so far ahead packing and products take
-// 0.8 to 1 of the time, half or twice as far as long (Zen 3).
-constexpr Index kPiecesAhead = 16, kFarWeights = 1 << 20;
-
+constexpr Index kPiece = 4;            // columns that are copied at a time rather than one by one
 constexpr Index kCopiedPixels = 2048;  // of a task: from 128 to all of a plane take as long (Zen 3)
-
-inline Index pieces_ahead(const View& w) { return bytes_of(w) > kFarWeights ? kPiecesAhead : 0; }
 
 template <class T>
 typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy,
@@ -97,7 +92,7 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
     const void* src = advance(w.data, w.dtype, n0 * sn);
     if (taps == 1 && sn == 1)
       return kernels_.pad[static_cast<int>(w.dtype)](panels + n0 * k, kernel.nr, src, sk, 1, k, 0, n, kernel.nr - n,
-                                                     pieces_ahead(w) * sk);
+                                                     rows_ahead(w) * sk);
     T* base = panels;
     for (const PhaseSet& s : sets_) {
       Index i = 0;
@@ -165,7 +160,7 @@ void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Ind
       for (const Index* i = piece; i < piece + pieces; ++i)
         kernels_.pad[static_cast<int>(w.dtype)](panel + i[0], nr, advance(w.data, w.dtype, first + pick[i[0]]),
                                                 w.stride[weight_k_], 1, k, 0, i[1] - i[0], i[1] == n ? nr - n : 0,
-                                                pieces_ahead(w) * w.stride[weight_k_]);
+                                                rows_ahead(w) * w.stride[weight_k_]);
       panel += k * nr;
       continue;
     }

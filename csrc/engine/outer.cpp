@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "engine/estimate.h"
-#include "engine/pass.h"
+#include "engine/taps.h"
 
 namespace convbwd {
 namespace {
@@ -65,7 +65,9 @@ class Outer final : public SlottedPass {
         T* const to = in_place && finite ? static_cast<T*>(o.w.data) + o.w.offset({row, c0, 0, 0, 0}) : s.row;
         kernels_.rows(static_cast<int>(m), c * p.taps(), s.window, offset, p.n, s.values, to, o.w.stride[0], false);
         if (!finite) clear_padding(s.row, c);
-        if (to == s.row) store(o.w, row, c0, c, s.row);
+        if (to == s.row)  // groups may share blocks
+          store_taps(kernels_, o.w.at({row, c0, 0, 0, 0}, {1, c, p.w[0], p.w[1], p.w[2]}), s.row,
+                     {0, p.taps(), p.w[1] * p.w[2], p.w[2], 1});
       }
     });
   }
@@ -102,36 +104,14 @@ class Outer final : public SlottedPass {
   void bring_values(const View& y, Index channel, Index m, const Slot& s) const {
     copy_in(kernels_, s.values, {m, 1, 0, 0, 0}, y.at({0, channel, 0, 0, 0}, {spec_.problem.n, m, 1, 1, 1}));
   }
-  template <class F>
-  void each_row_of_taps(Index c, F&& f) const {
+  void clear_padding(T* row, Index c) const {
     const Index3& w = spec_.problem.w;
+    const auto inside = [&](std::size_t a, Index t) { return t >= inside_[a].begin && t < inside_[a].end; };
     for (Index i = 0; i < c; ++i)
       for (Index d = 0; d < w[0]; ++d)
-        for (Index h = 0; h < w[1]; ++h) f(i, d, h, ((i * w[0] + d) * w[1] + h) * w[2]);
-  }
-  void clear_padding(T* row, Index c) const {
-    const auto inside = [&](std::size_t a, Index t) { return t >= inside_[a].begin && t < inside_[a].end; };
-    each_row_of_taps(c, [&](Index, Index d, Index h, Index at) {
-      for (Index t = 0; t < spec_.problem.w[2]; ++t)
-        if (!inside(0, d) || !inside(1, h) || !inside(2, t)) row[at + t] = 0;
-    });
-  }
-  void store(const View& w, Index row, Index c0, Index c, const T* from) const {
-    const Problem& p = spec_.problem;
-    const Index taps = p.taps();
-    const bool even = rows_of_taps(w);
-    const View to = w.at({row, c0, 0, 0, 0}, {1, c, p.w[0], p.w[1], p.w[2]});  // groups may share blocks
-    if (even || taps == 1)
-      for (Index i = 0, count; i < c; i += count) {
-        count = to.run(1, i, c - i);
-        store_row(kernels_, advance(to.data, to.dtype, to.along(1, i)), to.dtype, even ? 1 : to.stride[1],
-                  from + i * taps, count * taps);
-      }
-    else
-      each_row_of_taps(c, [&](Index i, Index d, Index h, Index at) {
-        store_row(kernels_, advance(to.data, to.dtype, to.offset({0, i, d, h, 0})), to.dtype, to.stride[4], from + at,
-                  p.w[2]);
-      });
+        for (Index h = 0; h < w[1]; ++h)
+          for (Index t = 0; t < w[2]; ++t, ++row)
+            if (!inside(0, d) || !inside(1, h) || !inside(2, t)) *row = 0;
   }
 
   const KernelSet<T>& kernels_;

@@ -40,7 +40,7 @@ struct PassSpec {
 
 /// The kinds of Sums: {kind, chunk, part or transforms, chunk of the direct pass}, in the units of the pass, and a
 /// tile.
-enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, winograd, pixels, columns };
+enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, winograd, pixels, columns, matvec };
 inline Sums sums_of(SumKind kind, Index chunk, Index part, Index direct, Index height = 1, Index width = 1) {
   return {static_cast<Index>(kind), chunk, part, direct, height, width};
 }
@@ -159,6 +159,9 @@ std::unique_ptr<Pass> make_outer(const PassSpec& spec, const KernelSet<T>& kerne
 /// Unknown x of few pixels and many channels.
 template <class T>
 std::unique_ptr<EstimatedPass> make_columns(const PassSpec& spec, const KernelSet<T>& kernels);
+/// Unknown x of images that the window of a single position of y covers.
+template <class T>
+std::unique_ptr<EstimatedPass> make_matvec(const PassSpec& spec, const KernelSet<T>& kernels);
 std::unique_ptr<Pass> make_reference(const PassSpec& spec);  // any
 /// Any unknown, with a stride or a dilation, by the transforms that are expected to take least time (those that are a
 /// few times less accurate than straight sums only where the precision is fast), or by `only` these.

@@ -1,0 +1,175 @@
+// Unknown x where an image has a single position of y, whose window covers it: x is the sum of the rows of w, each
+// times an element of y. Vectors run along the rows, which are read once, where they are.
+#include <cmath>
+#include <sstream>
+
+#include "engine/estimate.h"
+#include "engine/taps.h"
+
+namespace convbwd {
+namespace {
+
+// The processor fetches as many rows ahead: with 16 weights of 33 and 50 MB take 1.3 times as long, those of 8 MB, from
+// the last cache, as long (Zen 3).
+constexpr Index kRowsAtOnce = 8;
+constexpr double kFarBytes = 3 << 20;  // of weights, which other passes wait for: more images may share a row
+constexpr Index kMinTasks = 8;
+constexpr double kMuchWork = 1 << 20;  // products of a pass whose channels are cut for kMinTasks
+
+template <class T>
+class MatVec final : public EstimatedPass {
+ public:
+  MatVec(const PassSpec& spec, const KernelSet<T>& kernels) : EstimatedPass(spec), kernels_(kernels) {
+    for (std::size_t a = 0; const Range& inside : taps_inside(spec.problem)) inside_[a++] = inside.begin;
+  }
+
+  bool plan() {
+    const Problem& p = spec_.problem;
+    chunk_ = ceil_div(p.co, ceil_div(p.co, kRowsAtOnce));
+    // As many sums of chunks as of each chunk's: so the longest sum, and the error, are small.
+    group_ = static_cast<Index>(std::ceil(std::sqrt(static_cast<double>(ceil_div(p.co, chunk_))))) * chunk_;
+    channels_ = p.products() < kMuchWork ? p.ci : ceil_div(p.ci, ceil_div(kMinTasks, p.groups));
+    return divide(densely(spec_.operands)) && (divide(spec_.operands), true);
+  }
+
+  double nanoseconds() const override {
+    const Problem& p = spec_.problem;
+    const auto w = static_cast<double>(p.groups * p.co * p.ci * p.taps());
+    const double images = static_cast<double>(p.n) / kernels_.lanes;
+    return 2000 + w * (w * sizeof(T) > kFarBytes ? 0.05 + 0.22 * images : 0.44 * images);
+  }
+
+  Sums summation() const override { return sums_of(SumKind::matvec, chunk_, 0, 0); }
+
+  std::string explain() const override {
+    std::ostringstream s;
+    s << "matvec x (" << kernels_.name << "): " << chunk_ << " of " << spec_.problem.co << " rows of weights "
+      << (in_place_ ? "in place" : "copied") << " at a time, " << channels_ << " of " << spec_.problem.ci
+      << " input channels a task; " << effort();
+    return s.str();
+  }
+
+  void run(const Operands& o, std::byte* workspace) const override {
+    const Problem& p = spec_.problem;
+    const Index blocks = ceil_div(p.ci, channels_);
+    parallel_for(tasks_, slots(), [&](Index i, int number) {
+      Carver carver(this->slot(workspace, number));
+      const Slot s = carve(carver);
+      const Index g = i / blocks, c0 = i % blocks * channels_, c = std::min(channels_, p.ci - c0);
+      for (Index k0 = 0; k0 < p.co; k0 += group_) {
+        sum_rows(o, g, c0, c, {k0, std::min(k0 + group_, p.co)}, s);
+        for (Index n = 0; n < p.n; ++n)
+          for (Index j = n * pitch_; j < n * pitch_ + c * p.taps(); ++j)
+            s.results[j] = k0 > 0 ? s.results[j] + s.sums[j] : s.sums[j];
+      }
+      store(o, g, c0, c, s);
+    });
+  }
+
+ private:
+  struct Slot {
+    T *results, *sums, *panel, *values, *bias;
+  };
+
+  // Fewer channels a task, until their slots are within the budget.
+  bool divide(const Operands& o) {
+    in_place_ = o.w.dtype == compute_dtype<T> && rows_of_taps(o.w);
+    for (;; channels_ = ceil_div(channels_, 2)) {
+      pitch_ = (ceil_div(channels_ * spec_.problem.taps(), kernels_.lanes) | 1) * kernels_.lanes;
+      Carver carver;
+      carve(carver);
+      if (share(spec_.problem.groups * ceil_div(spec_.problem.ci, channels_), 0, static_cast<Index>(carver.used())))
+        return true;
+      if (channels_ == 1) return false;
+    }
+  }
+
+  Slot carve(Carver& carver) const {
+    const Index n = spec_.problem.n;
+    Slot s{};
+    s.results = carver.take<T>(n * pitch_);
+    s.sums = carver.take<T>(n * pitch_);
+    s.panel = carver.take<T>(chunk_ * (in_place_ ? kernels_.lanes : pitch_));
+    s.values = carver.take<T>(n * group_);
+    s.bias = carver.take<T>(channels_);
+    return s;
+  }
+
+  // Where the taps of channels are in a row.
+  Index5 steps() const {
+    const Index3& w = spec_.problem.w;
+    return {pitch_, w[0] * w[1] * w[2], w[1] * w[2], w[2], 1};
+  }
+
+  void sum_rows(const Operands& o, Index g, Index c0, Index c, const Range& group, const Slot& s) const {
+    const Problem& p = spec_.problem;
+    const Index columns = c * p.taps(), most = kernels_.rows_mr;
+    for (Index n = 0; n < p.n; n += most) {  // [image / most][row][image % most]
+      const Index m = std::min(most, p.n - n);
+      copy_in(kernels_, s.values + n * group.size(), {1, m, 0, 0, 0},
+              o.y.at({n, g * p.co + group.begin, 0, 0, 0}, {m, group.size(), 1, 1, 1}));
+    }
+    // Vectors that would reach behind their row are copied.
+    const Index whole = in_place_ ? columns - columns % kernels_.lanes : 0;
+    const Index pitch = in_place_ ? kernels_.lanes : pitch_;
+    std::ptrdiff_t in_place[kRowsAtOnce], copied[kRowsAtOnce];
+    for (Index t = 0; t < kRowsAtOnce; ++t) in_place[t] = t * o.w.stride[0], copied[t] = t * pitch;
+    for (Index done = 0; done < group.size(); done += chunk_) {
+      const Index k = std::min(chunk_, group.size() - done);
+      const View w = o.w.at({g * p.co + group.begin + done, c0, 0, 0, 0}, {k, c, p.w[0], p.w[1], p.w[2]});
+      if (!in_place_)
+        copy_in(kernels_, s.panel, steps(), w);
+      else if (whole < columns)
+        kernels_.pad[static_cast<int>(w.dtype)](s.panel, pitch, advance(w.data, w.dtype, whole), w.stride[0], 1, k, 0,
+                                                columns - whole, 0, 0);
+      for (Index n = 0; n < p.n; n += most) {
+        const Index m = std::min(most, p.n - n);
+        const T* const values = s.values + n * group.size() + done * m;
+        T* const to = s.sums + n * pitch_;
+        const auto add = [&](Index len, const T* from, const std::ptrdiff_t* offset, T* sums) {
+          if (len > 0) kernels_.rows(static_cast<int>(m), len, from, offset, k, values, sums, pitch_, done > 0);
+        };
+        add(whole, static_cast<const T*>(w.data), in_place, to);
+        add(columns - whole, s.panel, copied, to + whole);
+      }
+    }
+  }
+
+  void store(const Operands& o, Index g, Index c0, Index c, const Slot& s) const {
+    const Problem& p = spec_.problem;
+    const Index5 step = steps();
+    if (o.bias.data)
+      load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * p.ci + c0) * o.bias.stride[1]), o.bias.dtype,
+               o.bias.stride[1], c);
+    for (Index n = 0; n < p.n; ++n) {
+      T* const results = s.results + n * pitch_;
+      if (o.bias.data)
+        for (Index i = 0; i < c * p.taps(); ++i) results[i] += s.bias[i / p.taps()];
+      store_taps(kernels_, o.x.at({n, g * p.ci + c0, 0, 0, 0}, {1, c, p.x[0], p.x[1], p.x[2]}),
+                 results + inside_[0] * step[2] + inside_[1] * step[3] + inside_[2], step);
+    }
+  }
+
+  const KernelSet<T>& kernels_;
+  Index3 inside_{};  // the first taps that do not lie in the padding
+  bool in_place_ = false;
+  Index chunk_ = 1, group_ = 1;  // rows
+  Index channels_ = 1, pitch_ = 1;
+};
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<EstimatedPass> make_matvec(const PassSpec& spec, const KernelSet<T>& kernels) {
+  const Problem& p = spec.problem;
+  if (spec.unknown != Unknown::x || p.y_plane() != 1 || p.depthwise() || p.ci * p.taps() < kernels.lanes)
+    return nullptr;
+  const std::array<Range, 3> inside = taps_inside(p);
+  for (std::size_t a = 0; a < 3; ++a)
+    if (inside[a].size() != p.x[a]) return nullptr;
+  return make_planned<MatVec<T>>(spec, kernels);
+}
+template std::unique_ptr<EstimatedPass> make_matvec(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<EstimatedPass> make_matvec(const PassSpec&, const KernelSet<double>&);
+
+}  // namespace convbwd
