@@ -13,6 +13,7 @@
 #include <ostream>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "conv/problem.h"
@@ -278,12 +279,17 @@ TEST(Pointwise, CopiesWeightsOfSectionsInTurns) {
 TEST(Gather, CopiesTheImageOnce) {
   constexpr DType t = DType::float32;
   for (const KernelSet<float>* set : {&kernel_set<float>(Isa::generic), &kernel_set<float>(active_isa())})
-    for (const Unknown unknown : {Unknown::x, Unknown::y}) {
-      const Problem p = unknown == Unknown::x
-                            ? problem(5, 1, 32, 20, {1, 32, 32}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1})
-                            : problem(8, 1, 12, 40, {2, 16, 32}, {1, 3, 5}, {1, 1, 1}, {1, 1, 2}, {0, 1, 3}, {0, 1, 2});
+    for (const auto& [unknown, p, limit] : std::vector<std::tuple<Unknown, Problem, std::size_t>>{
+             {Unknown::x, problem(5, 1, 32, 20, {1, 32, 32}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), 400 << 10},
+             {Unknown::y, problem(8, 1, 12, 40, {2, 16, 32}, {1, 3, 5}, {1, 1, 1}, {1, 1, 2}, {0, 1, 3}, {0, 1, 2}),
+              400 << 10},
+             // Parts of an image: of planes, of each plane, and of a row.
+             {Unknown::y, problem(2, 1, 16, 300, {1, 64, 64}, {1, 2, 2}, {1, 2, 2}), 250 << 10},
+             {Unknown::x, problem(1, 2, 40, 12, {4, 64, 64}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), 600 << 10},
+             {Unknown::y, problem(1, 1, 16, 100, {1, 1, 4096}, {1, 1, 5}, {1, 1, 1}, {1, 1, 2}), 200 << 10},
+         }) {
       std::vector<double> expected;
-      for (const std::size_t budget : {kNoLimit, std::size_t{400} << 10})
+      for (const std::size_t budget : {kNoLimit, limit})
         for (const Layout layout : {Layout::dense, Layout::channels_last, Layout::gaps})
           for (const int threads : {1, 3}) {
             Random random(32);
@@ -294,7 +300,7 @@ TEST(Gather, CopiesTheImageOnce) {
             const auto says = [&](const char* what) { return pass->explain().find(what) != std::string::npos; };
             const bool copies = narrow(*set) && layout != Layout::channels_last;
             EXPECT_EQ(says("image copied once"), copies) << pass->explain();
-            EXPECT_EQ(says(" images at a time"), copies && budget != kNoLimit) << pass->explain();
+            EXPECT_EQ(says(" boxes at a time"), copies && budget != kNoLimit) << pass->explain();
             const std::vector<double> got = call.run(*pass);
             if (expected.empty()) expected = got;
             ASSERT_TRUE(same_bits(got, expected)) << to_string(p) << '\n' << pass->explain();

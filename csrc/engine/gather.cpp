@@ -11,7 +11,7 @@ constexpr Index kPairProducts = 96;
 
 template <class T>
 typename Gather<T>::Box Gather<T>::box(Index i) const {
-  const Index boxes = pixel_boxes(count_, box_q_), n0 = i / boxes * box_n_;
+  const Index boxes = boxes_of_image(), n0 = i / boxes * box_n_;
   Box b{pixel_box(i % boxes, count_, box_q_), n0, std::min(box_n_, spec_.problem.n - n0), holes_};
   for (const PhaseSet& s : sets_) b.pixels += set_pixels(s, b);
   return b;
@@ -152,7 +152,7 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, I
 }
 
 template <class T>
-void Gather<T>::task(const Operands& o, Index box, Index block, const T* packed, const T* copies,
+void Gather<T>::task(const Operands& o, Index box, Index block, const T* packed, const Part& once, const T* copies,
                      std::byte* scratch) const {
   const Box b = this->box(box);
   const Index g = block / blocks_;
@@ -169,7 +169,7 @@ void Gather<T>::task(const Operands& o, Index box, Index block, const T* packed,
   }
   for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
     const Index k = std::min(chunk_, cs_ - k0);
-    const Source x = source(o, g, b, k0, k, s.copy, copies);
+    const Source x = source(o, g, b, k0, k, s.copy, once, copies);
     const T* panels = s.panels;
     View w = o.w;
     if (weights_in_place_) {
@@ -225,12 +225,13 @@ void Gather<T>::run(const Operands& o, std::byte* workspace) const {
     });
   }
   T* const copies = reinterpret_cast<T*>(workspace + panel_bytes());
-  const Index n = spec_.problem.n, of_image = pixel_boxes(count_, box_q_);
-  for (Index n0 = 0; n0 < n; n0 += at_once_) {
-    const Index images = std::min(at_once_, n - n0), boxes = ceil_div(images, box_n_) * of_image;
-    if (copy_ == Copy::once) copy_once(o, n0, images, copies);
-    parallel_for(boxes * blocks_ * spec_.problem.groups, slots(), [&](Index i, int number) {
-      task(o, n0 / box_n_ * of_image + i % boxes, i / boxes, packed, copies, slot(workspace, number));
+  const Index of_image = boxes_of_image(), along = ceil_div(count_[cut_axis()], box_q_[cut_axis()]);
+  for (Index first = 0, count; first < boxes_; first += count) {
+    count = std::min(at_once_, (at_once_ < of_image ? first / along * along + along : boxes_) - first);
+    const Part once = part(box(first), box(first + count - 1));
+    if (copy_ == Copy::once) copy_once(o, once, copies);
+    parallel_for(count * blocks_ * spec_.problem.groups, slots(), [&](Index i, int number) {
+      task(o, first + i % count, i / count, packed, once, copies, slot(workspace, number));
     });
   }
 }
@@ -243,7 +244,7 @@ std::string Gather<T>::explain() const {
     << "): " << sets_.size() << " phase sets, boxes of " << box_n_ << 'x' << box_q_[0] << 'x' << box_q_[1] << 'x'
     << box_q_[2] << " pixels, " << channels_ << " of " << cd_ << " channels a task, chunks of " << chunk_ << " of "
     << cs_ << " source channels; image " << kCopy[static_cast<int>(copy_)];
-  if (at_once_ < spec_.problem.n) s << ", " << at_once_ << " of " << spec_.problem.n << " images at a time";
+  if (at_once_ < boxes_) s << ", " << at_once_ << " of " << boxes_ << " boxes at a time";
   s << ", weights "
     << (weights_in_place_ ? "in place"
         : prepack_        ? "packed once"

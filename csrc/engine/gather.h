@@ -50,6 +50,11 @@ class Gather final : public SlottedPass {
     Index start, count;
     std::array<const Phase::Run*, 3> run;
   };
+  // Of the image: what some boxes read, without channels.
+  struct Part {
+    Index5 at, extent;
+    Index volume() const { return extent[0] * extent[2] * extent[3] * extent[4]; }
+  };
   // Where a task finds its chunk of source channels.
   struct Source {
     const T* data;
@@ -115,11 +120,28 @@ class Gather final : public SlottedPass {
   Index panel_bytes() const {  // of weights that are packed once
     return prepack_ ? round_up(spec_.problem.groups * group_panels_ * cs_ * static_cast<Index>(sizeof(T)), 64) : 0;
   }
-  Index image_bytes() const { return spec_.problem.groups * cs_ * image_volume() * static_cast<Index>(sizeof(T)); }
+  Index image_bytes() const { return pixel_bytes() * image_volume(); }
+  Index pixel_bytes() const { return spec_.problem.groups * cs_ * static_cast<Index>(sizeof(T)); }
   bool planes_meet(const View& x) const;
   bool copies_pay();
   Tiling search_copies(const Operands& dense, Index slots);
-  Index reached() const;
+  Index reached(const Index3& pixels) const;
+  Index boxes_of_image() const { return pixel_boxes(count_, box_q_); }
+  // The axis along which boxes follow each other by number.
+  std::size_t cut_axis() const {
+    std::size_t a = 2;
+    while (a > 0 && box_q_[a] == count_[a]) --a;
+    return a;
+  }
+  // Pixels that such boxes have together, at most.
+  Index3 side_by_side(Index boxes) const {
+    Index3 q = box_q_;
+    const std::size_t a = cut_axis();
+    q[a] = std::min(count_[a], boxes * q[a]);
+    return q;
+  }
+  Index boxes_at_once(Index room) const;
+  Index copied_volume() const;
   const GatherKernel<T>& kernel(Index columns) const { return gathering_kernel(kernels_, columns, blocked_); }
   template <class F>
   void each_block(Index columns, F&& f) const;  // f(first column, columns, kernel)
@@ -130,8 +152,10 @@ class Gather final : public SlottedPass {
                   const Slot& slot, T* panel) const;
   Index list_pixels(const PhaseSet& s, const Box& b, const Source& x, Index first, std::ptrdiff_t* row,
                     std::ptrdiff_t* pos, Rect* rects) const;
-  void copy_once(const Operands& o, Index n0, Index images, T* copies) const;
-  Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy, const T* copies) const;
+  Part part(const Box& first, const Box& last) const;
+  void copy_once(const Operands& o, const Part& part, T* copies) const;
+  Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy, const Part& once,
+                const T* copies) const;
   void multiply(const PhaseSet& s, Index channels, const Rect* rects, Index rect_count, const Source& x,
                 const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k, const Tiles& tiles,
                 Segment* segments, bool accumulate) const;
@@ -143,7 +167,8 @@ class Gather final : public SlottedPass {
   void store_direct(const View& d, Index channels, const Box& b, const Slot& slot) const;
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;
-  void task(const Operands& o, Index box, Index block, const T* packed, const T* copies, std::byte* scratch) const;
+  void task(const Operands& o, Index box, Index block, const T* packed, const Part& once, const T* copies,
+            std::byte* scratch) const;
   // Pixels of a line that is converted; not a power of two, so that lines do not share places of the cache.
   Index line() const { return std::min<Index>(240, round_up(positions(box(0)), kernels_.lanes)); }
   const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
@@ -171,7 +196,7 @@ class Gather final : public SlottedPass {
   Index copy_plane_ = 0, group_panels_ = 0;
   Index chunk_ = 1, channels_ = 1, blocks_ = 1, vectors_ = 1;
   Index box_n_ = 1, boxes_ = 1;
-  Index at_once_ = 1;  // images: those that are copied once take turns
+  Index at_once_ = 1;  // boxes: where the image is copied once they take turns, all of some images or a few of one
   Index3 box_q_{1, 1, 1};
 };
 

@@ -13,48 +13,54 @@ constexpr Index kAhead = 2;
 constexpr Index kPiece = 4;            // columns that are copied at a time rather than one by one
 constexpr Index kCopiedPixels = 2048;  // of a task: from 128 to all of a plane take as long (Zen 3)
 
+// Of boxes that follow each other: their union.
+template <class T>
+typename Gather<T>::Part Gather<T>::part(const Box& first, const Box& last) const {
+  Part p{{first.n0}, {last.n0 + last.n - first.n0}};
+  for (std::size_t a = 0; a < 3; ++a) {
+    const Index lo = std::max<Index>(0, first.q0[a] * maps_[a].src_step + reach_[a].begin);
+    const Index hi = std::min(maps_[a].src, (last.q1[a] - 1) * maps_[a].src_step + reach_[a].end);
+    p.at[a + 2] = std::min(lo, maps_[a].src);
+    p.extent[a + 2] = std::max<Index>(0, hi - lo);
+  }
+  return p;
+}
+
 template <class T>
 typename Gather<T>::Source Gather<T>::source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy,
-                                             const T* copies) const {
+                                             const Part& once, const T* copies) const {
   const View& x = image(o);
+  const Index channel = g * cs_ + k0;
+  if (copy_ == Copy::none) return {static_cast<const T*>(x.data) + x.offset({b.n0, channel, 0, 0, 0}), x.stride, 0};
+  Part p = copy_ == Copy::once ? once : part(b, b);
+  const Index5& e = p.extent;
+  Source s{copy, {k * e[2] * e[3] * e[4], 1, k * e[3] * e[4], k * e[4], k}, 0};
   if (copy_ == Copy::once) {
-    const Index w = k, h = w * maps_[2].src, d = h * maps_[1].src, n = d * maps_[0].src;
-    return {copies + (g * cs_ + k0) * at_once_ * image_volume() + b.n0 % at_once_ * n, {n, 1, d, h, w}, 0};
+    s.data = copies + channel * p.volume() + (b.n0 - p.at[0]) * s.stride[0];
+  } else {
+    if (x.stride[1] != 1) s.stride = {k * copy_plane_, copy_plane_, e[3] * e[4], e[4], 1};
+    p.at[1] = channel, p.extent[1] = k;
+    copy_in(kernels_, copy, s.stride, x.at(p.at, p.extent));
   }
-  if (copy_ == Copy::none) {
-    const Index5 at{b.n0, g * cs_ + k0, 0, 0, 0};
-    return {static_cast<const T*>(x.data) + x.offset(at), x.stride, 0};
-  }
-  Index5 at{b.n0, g * cs_ + k0, 0, 0, 0}, extent{b.n, k, 0, 0, 0};
-  for (int a = 0; a < 3; ++a) {
-    const Index lo = std::max<Index>(0, b.q0[a] * maps_[a].src_step + reach_[a].begin);
-    const Index hi = std::min(maps_[a].src, (b.q1[a] - 1) * maps_[a].src_step + reach_[a].end);
-    at[a + 2] = std::min(lo, maps_[a].src);
-    extent[a + 2] = std::max<Index>(0, hi - lo);
-  }
-  Source s{copy, {}, 0};
-  if (x.stride[1] == 1)
-    s.stride = {k * extent[2] * extent[3] * extent[4], 1, k * extent[3] * extent[4], k * extent[4], k};
-  else
-    s.stride = {k * copy_plane_, copy_plane_, extent[3] * extent[4], extent[4], 1};
-  for (int a = 2; a < 5; ++a) s.shift -= at[a] * s.stride[a];
-  copy_in(kernels_, copy, s.stride, x.at(at, extent));
+  for (std::size_t a = 2; a < 5; ++a) s.shift -= p.at[a] * s.stride[a];
   return s;
 }
 
-// Some whole images: [group][chunk][image][pixel][source channel]. Where planes lie, those of a pixel are lines far
+// A part of the image: [group][chunk][image][pixel][source channel]. Where planes lie, those of a pixel are lines far
 // apart, which are read again for each block of columns.
 template <class T>
-void Gather<T>::copy_once(const Operands& o, Index n0, Index images, T* copies) const {
+void Gather<T>::copy_once(const Operands& o, const Part& part, T* copies) const {
   const View& x = image(o);
-  const Index chunks = ceil_div(cs_, chunk_), planes = maps_[0].src, height = maps_[1].src, width = maps_[2].src;
-  const Index rows = std::clamp<Index>(kCopiedPixels / width, 1, height), parts = ceil_div(height, rows);
-  parallel_for(spec_.problem.groups * chunks * images * planes * parts, slots(), [&](Index i, int) {
-    const Index h = i % parts * rows, plane = i / parts % (images * planes), block = i / parts / (images * planes);
+  const auto& [images, unused, planes, height, width] = part.extent;
+  if (part.volume() == 0) return;
+  const Index chunks = ceil_div(cs_, chunk_), rows = std::clamp<Index>(kCopiedPixels / width, 1, height);
+  const Index pieces = ceil_div(height, rows), all = images * planes;
+  parallel_for(spec_.problem.groups * chunks * all * pieces, slots(), [&](Index i, int) {
+    const Index h = i % pieces * rows, plane = i / pieces % all, block = i / pieces / all;
     const Index k0 = block % chunks * chunk_, k = std::min(chunk_, cs_ - k0), channel = block / chunks * cs_ + k0;
-    copy_in(kernels_, copies + channel * at_once_ * image_volume() + (plane * height + h) * width * k,
-            {0, 1, 0, width * k, k},
-            x.at({n0 + plane / planes, channel, plane % planes, h, 0}, {1, k, 1, std::min(rows, height - h), width}));
+    const Index5 at{part.at[0] + plane / planes, channel, part.at[2] + plane % planes, part.at[3] + h, part.at[4]};
+    copy_in(kernels_, copies + channel * part.volume() + (plane * height + h) * width * k, {0, 1, 0, width * k, k},
+            x.at(at, {1, k, 1, std::min(rows, height - h), width}));
   });
 }
 
@@ -187,9 +193,11 @@ void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Ind
   }
 }
 
-#define CONVBWD_INSTANTIATE(T)                                                                                        \
-  template void Gather<T>::copy_once(const Operands&, Index, Index, T*) const;                                        \
-  template Gather<T>::Source Gather<T>::source(const Operands&, Index, const Box&, Index, Index, T*, const T*) const; \
+#define CONVBWD_INSTANTIATE(T)                                                                                    \
+  template Gather<T>::Part Gather<T>::part(const Box&, const Box&) const;                                         \
+  template void Gather<T>::copy_once(const Operands&, const Part&, T*) const;                                     \
+  template Gather<T>::Source Gather<T>::source(const Operands&, Index, const Box&, Index, Index, T*, const Part&, \
+                                               const T*) const;                                                   \
   template void Gather<T>::pack(const Operands&, Index, Index, Index, Index, Index, const Slot&, T*) const;
 CONVBWD_INSTANTIATE(float)
 CONVBWD_INSTANTIATE(double)

@@ -23,7 +23,8 @@ constexpr Index kLeastChunk = 16;         // below, a narrower block of channels
 // Too few to pay for packing weights that lie dense along columns.
 constexpr Index kFewPixels = 128, kFewPixelsNarrow = 64;
 constexpr Index kFewPatches = 256;  // the same: 64 of 3x3 take 0.8 of the time, 1568 of 16x16 1.03 (Zen 5)
-constexpr double kProduct = 0.18, kPacked = 0.25;  // ns of a vector's products, of an element of a panel
+// ns of a vector's products, of an element of a panel, and of one that is packed again and comes from memory
+constexpr double kProduct = 0.18, kPacked = 0.25, kPackedFromMemory = 0.6;
 // Of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids). Of vectors of 32 bytes they need a
 // line for half as many products, and packing pays for fewer pixels: 768 to 1536 channels, patches of 2x2, 98 pixels
 // 0.65 of the time, 1024 to 512 channels 14x14 0.65, 512 to 2048 7x7, 8 images, 0.55; 49 pixels 1 to 1.3 (Zen 3).
@@ -38,6 +39,10 @@ constexpr Index kLeastMeeting = 9;  // source channels whose lines do not stay i
 // channels 32x32 0.68 to 0.78, 64 to 64 80x128 0.78, 128 to 256 75x75 and 512 40x40 0.9, 64 to 96 35x35 1.03.
 constexpr double kCopied = 1.6, kCopiedFromMemory = 3.2, kMeetingInPlace = 1.25, kShortInPlace = 1.15,
                  kImageInPlace = 1.08;
+// The same of planes that meet and are read in steps, up to so many bytes of an image, and of larger ones: patches of
+// 2x2, 256 to 512 channels 32x32 results 0.85, 128 to 256 64x64 0.57, 64 to 128 128x128 0.55, 256x256 0.65 (Zen 3).
+constexpr double kSteppedInPlace = 1.3, kFarSteppedInPlace = 2.3;
+constexpr Index kSteppedBytes = 6 << 20;
 constexpr Index kCopiedBytes = 8 << 20;  // of images that are copied at once, if more than one
 constexpr Index kMinTasks = 8;
 constexpr double kMuchWork = 1 << 24;  // products: 0.15 ms
@@ -89,7 +94,7 @@ bool Gather<T>::copies_pay() {
   const Index vectors = ceil_div(columns, kernels_.lanes);
   set_box(kBoxPixels);
   return kernels_.any_bstep && vectors <= kFewVectors && cs_ >= kLeastMeeting &&
-         8 * vectors * reached() <= 5 * max_taps_ * box_q_[0] * box_q_[1] * box_q_[2];
+         8 * vectors * reached(box_q_) <= 5 * max_taps_ * box_q_[0] * box_q_[1] * box_q_[2];
 }
 
 // What the formats of the operands allow to do in place.
@@ -140,14 +145,34 @@ void Gather<T>::set_box(Index pixels) {
   boxes_ = ceil_div(n, box_n_) * pixel_boxes(count_, box_q_);
 }
 
-// Pixels of the image that a box reads, or could.
+// Pixels of the image that so many side by side read, or could.
 template <class T>
-Index Gather<T>::reached() const {
+Index Gather<T>::reached(const Index3& pixels) const {
   Index plane = 1;
   for (int a = 0; a < 3; ++a)
     plane *= std::min(maps_[a].src,
-                      (box_q_[a] - 1) * maps_[a].src_step + std::max<Index>(1, reach_[a].end - reach_[a].begin));
+                      (pixels[a] - 1) * maps_[a].src_step + std::max<Index>(1, reach_[a].end - reach_[a].begin));
   return plane;
+}
+
+// Those of which what they read is copied in this room: of whole images, else of one, in turns of the same size.
+template <class T>
+Index Gather<T>::boxes_at_once(Index room) const {
+  const Index images = room / image_bytes() / box_n_, of_image = boxes_of_image(),
+              n = ceil_div(spec_.problem.n, box_n_);
+  const auto in_turns = [](Index all, Index most) { return ceil_div(all, ceil_div(all, most)); };
+  if (images > 0) return in_turns(n, std::clamp<Index>(kCopiedBytes / image_bytes() / box_n_, 1, images)) * of_image;
+  Index most = ceil_div(count_[cut_axis()], box_q_[cut_axis()]);
+  while (most > 1 && reached(side_by_side(most)) * pixel_bytes() > room) most = in_turns(most, most - 1);
+  return most;
+}
+
+// Pixels of a turn's copy.
+template <class T>
+Index Gather<T>::copied_volume() const {
+  const Index of_image = boxes_of_image();
+  return at_once_ < of_image ? reached(side_by_side(at_once_))
+                             : std::min(spec_.problem.n, at_once_ / of_image * box_n_) * image_volume();
 }
 
 template <class T>
@@ -159,19 +184,16 @@ bool Gather<T>::configure(const Tiling& tiling) {
   prepack_ = tiling.weights == Weights::packed_once;
   weights_in_place_ = tiling.weights == Weights::in_place;
   // Odd numbers of cache lines, so that planes do not fall on the same cache sets.
-  if (copy_ == Copy::by_tasks) copy_plane_ = (ceil_div(reached(), kernels_.lanes) | 1) * kernels_.lanes;
+  if (copy_ == Copy::by_tasks) copy_plane_ = (ceil_div(reached(box_q_), kernels_.lanes) | 1) * kernels_.lanes;
   Carver slot;
   carve(slot);
   group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
-  const Index n = spec_.problem.n, bytes = static_cast<Index>(slot.used());
+  const Index bytes = static_cast<Index>(slot.used()), slots = std::max<Index>(tiling.slots, spec_.threads);
   Index copies = 0;
-  at_once_ = n;
+  at_once_ = boxes_;
   if (copy_ == Copy::once) {
-    const Index room =
-        static_cast<Index>(spec_.budget) - panel_bytes() - std::max<Index>(tiling.slots, spec_.threads) * bytes;
-    const Index boxes = std::max<Index>(1, std::min(kCopiedBytes, room) / image_bytes() / box_n_);
-    at_once_ = std::min(n, round_up(ceil_div(n, ceil_div(n, boxes * box_n_)), box_n_));
-    copies = round_up(at_once_ * image_bytes(), 64);
+    at_once_ = boxes_at_once(static_cast<Index>(spec_.budget) - panel_bytes() - slots * bytes);
+    copies = round_up(copied_volume() * pixel_bytes(), 64);
   }
   return share(boxes_ * blocks_ * spec_.problem.groups, panel_bytes() + copies, bytes, tiling.slots);
 }
@@ -191,7 +213,11 @@ typename Gather<T>::Tiling Gather<T>::search_copies(const Operands& dense, Index
   if (!narrow(kernels_) || !kernels_.any_bstep || spec_.problem.pointwise()) return best;
   const Copy other = copy_readable_;
   const Tiling once = search_with(Copy::once);
-  const double in_place = meet ? kMeetingInPlace : chunk_ <= kShortSegment ? kShortInPlace : kImageInPlace;
+  const bool steps = maps_[0].src_step * maps_[1].src_step * maps_[2].src_step > 1;
+  const double meeting = !steps                          ? kMeetingInPlace
+                         : image_bytes() > kSteppedBytes ? kFarSteppedInPlace
+                                                         : kSteppedInPlace;
+  const double in_place = meet ? meeting : chunk_ <= kShortSegment ? kShortInPlace : kImageInPlace;
   if (once.time > 0 && (best.time == 0 || once.time < in_place * best.time)) return once;
   copy_readable_ = other;
   lay_out(dense);
@@ -250,15 +276,15 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   const Index image = count_[0] * count_[1] * count_[2], volume = p.n * image;
   const Index most = widest == 1 ? kNarrowBoxPixels : kBoxPixels;
   const Index pixels = std::max<Index>(kLeastShared, most / std::max<Index>(1, live_sets / 2));
+  const bool far_weights = p.groups * cs_ * cd_ * p.taps() * item > kWeightsFromMemory;
   // Time of a product with every column, and of packing that often, for all pixels.
   const Index columns = cd_ * members;
   const auto time = [&](int vectors, Index packs) {
+    const double again = far_weights && packs > 1 ? static_cast<double>(packs - 1) * (kPackedFromMemory - kPacked) : 0;
     return static_cast<double>(volume * column_cost(kernels_, columns, vectors)) * kProduct / 8 +
-           static_cast<double>(packs * columns) * kPacked;
+           static_cast<double>(columns) * (static_cast<double>(packs) * kPacked + again);
   };
-  const double copying = static_cast<double>(p.n * image_volume()) / static_cast<double>(all_taps) *
-                         (image_bytes() > kFromMemory ? kCopiedFromMemory : kCopied);
-  const bool far_weights = p.groups * cs_ * cd_ * p.taps() * item > kWeightsFromMemory;
+  const double copying = (image_bytes() > kFromMemory ? kCopiedFromMemory : kCopied) / static_cast<double>(all_taps);
   const auto [few, far] = narrow(kernels_) ? std::pair{far_weights ? 0 : kFewPixelsNarrow, kInPlaceNarrow}
                                            : std::pair{kFewPixels, kInPlace};
   const double in_place = volume <= few ? 1 : far;
@@ -269,7 +295,11 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     // Rows of weights lie far apart, which matters where many pixels read them.
     tiling.time =
         weights == Weights::in_place ? in_place * time(v, 0) : time(v, weights == Weights::packed_once ? 1 : boxes_);
-    if (copy_ == Copy::once) tiling.time += copying;
+    if (copy_ == Copy::once) {
+      const bool parts = at_once_ < boxes_of_image();  // which overlap
+      tiling.time +=
+          copying * static_cast<double>(parts ? ceil_div(boxes_, at_once_) * copied_volume() : p.n * image_volume());
+    }
     if (tasks_are_shared()) tiling.time *= waits(this->slots()) / this->slots();
     if (best.time == 0 || tiling.time < best.time) best = tiling;
     return true;
