@@ -284,6 +284,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     return static_cast<double>(volume * column_cost(kernels_, columns, vectors)) * kProduct / 8 +
            static_cast<double>(columns) * (static_cast<double>(packs) * kPacked + again);
   };
+  const bool meet = planes_meet(this->image(densely(spec_.operands)));
   const double copying = (image_bytes() > kFromMemory ? kCopiedFromMemory : kCopied) / static_cast<double>(all_taps);
   const auto [few, far] = narrow(kernels_) ? std::pair{far_weights ? 0 : kFewPixelsNarrow, kInPlaceNarrow}
                                            : std::pair{kFewPixels, kInPlace};
@@ -296,7 +297,8 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     tiling.time =
         weights == Weights::in_place ? in_place * time(v, 0) : time(v, weights == Weights::packed_once ? 1 : boxes_);
     if (copy_ == Copy::once) {
-      const bool parts = at_once_ < boxes_of_image();  // which overlap
+      const bool parts = at_once_ < boxes_of_image();  // which overlap, and read weights again
+      if (parts && !meet) return false;
       tiling.time +=
           copying * static_cast<double>(parts ? ceil_div(boxes_, at_once_) * copied_volume() : p.n * image_volume());
     }
