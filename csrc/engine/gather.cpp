@@ -225,11 +225,11 @@ void Gather<T>::run(const Operands& o, std::byte* workspace) const {
     });
   }
   T* const copies = reinterpret_cast<T*>(workspace + panel_bytes());
-  const Index of_image = boxes_of_image(), along = ceil_div(count_[cut_axis()], box_q_[cut_axis()]);
+  const Index of_image = boxes_of_image(), line = boxes_of_line();
   for (Index first = 0, count; first < boxes_; first += count) {
-    count = std::min(at_once_, (at_once_ < of_image ? first / along * along + along : boxes_) - first);
-    const Part once = part(box(first), box(first + count - 1));
-    if (copy_ == Copy::once) copy_once(o, once, copies);
+    count = std::min(at_once_, (at_once_ < of_image ? first / line * line + line : boxes_) - first);
+    Part once{};
+    if (copy_ == Copy::once) copy_once(o, once = part(box(first), box(first + count - 1)), copies);
     parallel_for(count * blocks_ * spec_.problem.groups, slots(), [&](Index i, int number) {
       task(o, first + i % count, i / count, packed, once, copies, slot(workspace, number));
     });

@@ -133,6 +133,7 @@ class Gather final : public SlottedPass {
     while (a > 0 && box_q_[a] == count_[a]) --a;
     return a;
   }
+  Index boxes_of_line() const { return ceil_div(count_[cut_axis()], box_q_[cut_axis()]); }
   // Pixels that such boxes have together, at most.
   Index3 side_by_side(Index boxes) const {
     Index3 q = box_q_;

@@ -162,7 +162,7 @@ Index Gather<T>::boxes_at_once(Index room) const {
               n = ceil_div(spec_.problem.n, box_n_);
   const auto in_turns = [](Index all, Index most) { return ceil_div(all, ceil_div(all, most)); };
   if (images > 0) return in_turns(n, std::clamp<Index>(kCopiedBytes / image_bytes() / box_n_, 1, images)) * of_image;
-  Index most = ceil_div(count_[cut_axis()], box_q_[cut_axis()]);
+  Index most = boxes_of_line();
   while (most > 1 && reached(side_by_side(most)) * pixel_bytes() > room) most = in_turns(most, most - 1);
   return most;
 }
@@ -268,8 +268,8 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   Index chunk = weights_may_stay_ && !one_member_ ? kFarReduction : affordable(unit(widest));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
   chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
-  if (!p.pointwise() && meet_in_cache((to_x_ ? p.y_plane() : p.x_plane()) * item))
-    chunk = std::min(chunk, kMeetingReduction);
+  const bool meet = meet_in_cache((to_x_ ? p.y_plane() : p.x_plane()) * item);  // planes of a dense image
+  if (!p.pointwise() && meet) chunk = std::min(chunk, kMeetingReduction);
   const Index kept = spec_.sums[3];
   chunk_ = kept > 0 ? std::min(cs_, kept / 2) : ceil_div(cs_, ceil_div(cs_, chunk));
   blocked_ = kept > 0 ? kept % 2 == 1 : chunk_ * max_taps_ > kStraight;
@@ -284,7 +284,6 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     return static_cast<double>(volume * column_cost(kernels_, columns, vectors)) * kProduct / 8 +
            static_cast<double>(columns) * (static_cast<double>(packs) * kPacked + again);
   };
-  const bool meet = planes_meet(this->image(densely(spec_.operands)));
   const double copying = (image_bytes() > kFromMemory ? kCopiedFromMemory : kCopied) / static_cast<double>(all_taps);
   const auto [few, far] = narrow(kernels_) ? std::pair{far_weights ? 0 : kFewPixelsNarrow, kInPlaceNarrow}
                                            : std::pair{kFewPixels, kInPlace};

@@ -29,7 +29,9 @@ class MatVec final : public EstimatedPass {
     // As many sums of chunks as of each chunk's: so the longest sum, and the error, are small.
     group_ = static_cast<Index>(std::ceil(std::sqrt(static_cast<double>(ceil_div(p.co, chunk_))))) * chunk_;
     channels_ = p.products() < kMuchWork ? p.ci : ceil_div(p.ci, ceil_div(kMinTasks, p.groups));
-    return divide(densely(spec_.operands)) && (divide(spec_.operands), true);
+    if (!divide(densely(spec_.operands))) return false;
+    divide(spec_.operands);  // copies of weights in other formats may need more
+    return true;
   }
 
   double nanoseconds() const override {
