@@ -292,6 +292,8 @@ INSTANTIATE_TEST_SUITE_P(
         Choice{"Strided", problem(1, 1, 32, 64, {1, 28, 28}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}), "gather y",
                "gather x", "gather w"},
         Choice{"Pointwise", problem(1, 1, 96, 96, {1, 28, 28}, {1, 1, 1}), "pointwise y", "pointwise x", "gather w"},
+        Choice{"PointwiseOfFewChannels", problem(1, 1, 3, 64, {1, 48, 48}, {1, 1, 1}), "pointwise y", "rows x",
+               "dots w"},
         Choice{"Depthwise", problem(1, 32, 1, 1, {1, 199, 199}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "rows y",
                "rows x", "dots w"},
         Choice{"DepthwiseSmall", problem(1, 64, 1, 1, {1, 7, 7}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "lanes y",

@@ -293,8 +293,9 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
     for (const DotsLayout::Call& call : layout_.calls) {
       const Index nt = static_cast<Index>(call.taps.size()), columns = now * nt;
       std::array<std::ptrdiff_t, kMostColumns> offset;
-      for (Index j = 0; j < columns; ++j)
-        offset[static_cast<std::size_t>(j)] = j / nt * x_channel + call.offset[static_cast<std::size_t>(j % nt)];
+      std::ptrdiff_t* of_column = offset.data();
+      for (Index i = 0; i < now; ++i)
+        for (const Index at : call.offset) *of_column++ = i * x_channel + at;
       if (call.m == 0) {
         for (Index m0 = 0; m0 < p.co; m0 += kernels_.dots_mr) {
           const Index m = std::min<Index>(kernels_.dots_mr, p.co - m0);
@@ -308,11 +309,14 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
         std::fill(tile, tile + call.m * columns, T{});
         dots(call.m, columns, length + (masked_ ? 0 : (call.m - 1) * -call.lda), y + m * y_channel + call.y, call.lda,
              x, offset.data(), tile, columns);
+        const T* from = tile;
         for (Index i = 0; i < call.m; ++i)
-          for (Index j = 0; j < columns; ++j) {
-            const Index t = call.taps[static_cast<std::size_t>(j % nt)] + i * call.row_tap;
-            if (call.last == 0 || t < call.last) s.part[(m * now + j / nt) * taps + t] = tile[i * columns + j];
-          }
+          for (T* to = s.part + m * results; to < s.part + (m + 1) * results; to += taps)
+            for (const Index first : call.taps) {
+              const Index t = first + i * call.row_tap;
+              if (call.last == 0 || t < call.last) to[t] = *from;
+              ++from;
+            }
       }
     }
     const auto finite = [&](Index i) {

@@ -218,7 +218,9 @@ template <class T>
 double dots_cycles(const Problem& problem, const KernelSet<T>& kernels) {
   const Problem p = dots_exchange_roles(problem, kernels) ? exchanged(problem) : problem;
   const bool masked = masks_padding(p, kernels);
-  constexpr double kProduct = 1.05, kSum = 7.5, kSource = 0.29, kCopied = 0.56, kPlane = 42, kPass = 400;
+  constexpr double kProduct = 1.05, kSource = 0.29, kCopied = 0.56, kPlane = 42, kPass = 400;
+  // Single taps share no row of sums: 8 to 256 channels, 8 images of 7x7, take 24 a sum (Zen 4).
+  const double sum = p.pointwise() ? 24 : 7.5;
   const Planes flat(axis_maps(p, map_forward), p.y, Planes::Borders::shared);
   const auto pixels =
       static_cast<double>(masked ? p.x_plane() : (p.y[0] - 1) * flat.plane() + (p.y[1] - 1) * flat.row() + p.y[2]);
@@ -241,7 +243,7 @@ double dots_cycles(const Problem& problem, const KernelSet<T>& kernels) {
                                             kCopied * static_cast<double>(p.co * p.y_plane() * (masked ? columns : 1));
   return kPass + static_cast<double>(p.n * p.groups) *
                      (static_cast<double>(p.ci) * (kPlane + kProduct * tiles * pixels / kernels.lanes +
-                                                   kSum * static_cast<double>(p.co * p.taps())) +
+                                                   sum * static_cast<double>(p.co * p.taps())) +
                       copied);
 }
 
@@ -345,22 +347,31 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
                      : of_w || few                             ? 8
                      : spec.unknown == Unknown::x              ? 4
                                                                : 3;
-  if (width > most * kFewChannels && !(of_w && dots_exchange_roles(p, kernels))) return false;
-  if ((p.pointwise() && !exchanges && width <= kFewChannels) || p.depthwise()) return true;
+  // Where one side of a pointwise problem has fewer channels than a vector has lanes, those of the other are not worth
+  // their packing: 1 to 14 channels on one side and 32 to 160 on the other take 0.2 to 0.75 of the time by dots, but
+  // from memory 1 to 1.2, with 8 lanes up to 2 (Zen 4).
+  constexpr double kCached = 8 << 20;
+  const auto bytes = [&](Index channels, Index plane) {
+    return static_cast<double>(p.n * p.groups * channels) * static_cast<double>(plane) * sizeof(T);
+  };
+  const double of_x = bytes(p.ci, p.x_plane());
+  const bool uneven =
+      of_w && p.pointwise() && std::min(p.ci, p.co) < kernels.lanes && of_x + bytes(p.co, p.y_plane()) <= kCached;
+  if (width > most * kFewChannels && !uneven && !(of_w && dots_exchange_roles(p, kernels))) return false;
+  const Index few_columns = of_w ? std::min<Index>(kFewChannels, kernels.lanes - 1) : kFewChannels;
+  if ((p.pointwise() && !exchanges && width <= few_columns) || p.depthwise()) return true;
   if (!of_w) return rows_pass_cycles(spec, kernels) < gather_pass_cycles(spec, kernels);
   // Steps through an image from memory are fetched ahead by dots. gather_weights waits, and is no quicker than this
   // where results leave lanes idle (Zen 5: groups of 8 and 12 channels, 56x56 and 112x112 pixels).
   constexpr double kSteps = 1.25;
-  const double bytes = static_cast<double>(p.n * p.groups * p.ci) * static_cast<double>(p.x_plane()) * sizeof(T);
   if (p.pointwise()) {
     // Where packed columns fill vectors, or so many rows come from beyond the caches, gather_weights takes 0.6 to 0.9
     // of the time of dots, whatever the estimates say (Zen 5, 160 problems of 16 to 192 channels).
     constexpr Index kManyRows = 64;
-    constexpr double kCached = 8 << 20;
     const bool fills = (exchanges ? p.ci : p.co) % kernels.lanes == 0 && std::max(p.ci, p.co) > kernels.lanes;
-    if (fills || (p.ci > kManyRows && bytes > kCached)) return false;
+    if ((fills && !uneven) || (p.ci > kManyRows && of_x > kCached)) return false;
   }
-  const double waits = p.stride != Index3{1, 1, 1} && bytes > kFromMemory && p.co < kernels.lanes ? kSteps : 1;
+  const double waits = p.stride != Index3{1, 1, 1} && of_x > kFromMemory && p.co < kernels.lanes ? kSteps : 1;
   return dots_cycles(p, kernels) < waits * gather_weights_cycles(exchanges ? exchanged(p) : p, kernels);
 }
 
