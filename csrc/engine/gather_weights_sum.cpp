@@ -202,7 +202,7 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
         if (listed == 1) {  // rows of the next channels are as far apart as these
           // Lines of more channels whose planes meet push each other out of the cache (16 channels 32x32: 1.4 times as
           // long).
-          const Index most = meet ? kPointers : kMaxTileRows, next = taps * pitch;
+          const Index most = std::min<Index>(m, meet ? kPointers : kMaxTileRows), next = taps * pitch;
           for (Index i = 0; i < most; ++i) row[i] = s.taps->row + i * stride[1], crow[i] = s.taps->place + i * next;
           for (Index c = 0; c < m; c += most)
             kernel.run(static_cast<int>(std::min(most, m - c)), x + c * stride[1], row, move[3], s.segments, count,
