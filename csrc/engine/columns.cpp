@@ -177,7 +177,7 @@ void Columns<T>::multiply(const Operands& o, const Round& r, const Slot& s) cons
   const Problem& p = spec_.problem;
   const Index taps = p.taps(), columns = r.channels * taps, pitch = this->pitch(channels_);
   std::ptrdiff_t crow[kMaxTileRows], row[kMaxTileRows];
-  for (Index i = 0; i < kMaxTileRows; ++i) crow[i] = i * pitch;
+  for (Index i = 0, rows = r.images * (r.last - r.first); i < std::min(kMaxTileRows, rows); ++i) crow[i] = i * pitch;
   for (Index k0 = 0; k0 < p.co; k0 += chunk_) {
     const Index k = std::min(chunk_, p.co - k0);
     const View source = o.y.at({r.n0, r.g * p.co + k0, 0, 0, 0}, {r.images, k, p.y[0], p.y[1], p.y[2]});
