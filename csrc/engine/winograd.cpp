@@ -42,24 +42,23 @@ class Winograd final : public Tiled<T> {
     const Problem& p = spec_.problem;
     cs_ = to_x_ ? p.co : p.ci;
     cd_ = to_x_ ? p.ci : p.co;
-    width_ = this->panel_width(cd_);
-    panels_ = ceil_div(cd_, width_);
+    vectors_ = ceil_div(cd_, lanes_);
   }
 
   bool plan() {
-    // Boxes or panels are shared where there are some, and two fit, so that two threads find work; else what a box has
-    // to do is. Weights are transformed once where several boxes share them.
-    for (const bool by_box : {true, false})
+    // Two tasks fit, so that two threads find work: boxes, or else panels of one; narrower ones take less room. Weights
+    // are transformed once where several boxes share them.
+    for (const Fit fit : {Fit::two, Fit::narrow, Fit::one})
       for (const bool prepack : {true, false}) {
         cut_into(kMostTiles);
         const double bytes = static_cast<double>(frequencies_ * static_cast<Index>(sizeof(T))) *
-                             (this->sources() * static_cast<double>(cs_) + static_cast<double>(width_));
+                             (this->sources() * static_cast<double>(cs_) + static_cast<double>(width(fewest_panels())));
         const Index packed = frequencies_ * parts_ * cs_ * cd_ * static_cast<Index>(sizeof(T));
         const Index shared = packed < kBesideWeights * 2 / 3 ? kBesideWeights - packed : kSharedBytes;
         const Index most = static_cast<Index>(static_cast<double>(prepack ? shared : kOwnBytes) / bytes);
         for (Index tiles = std::clamp(most, 2 * kLeastTiles, kMostTiles); tiles >= kLeastTiles; tiles = tiles * 3 / 4)
           for (const Index chunk : {2 * kChunk, kChunk})  // the weights of a long one take more room
-            if (configure(tiles, chunk, prepack, by_box)) return true;
+            if (configure(tiles, chunk, prepack, fit)) return true;
       }
     return false;
   }
@@ -85,10 +84,7 @@ class Winograd final : public Tiled<T> {
       << 'x' << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
       << " source channels, panels of " << width_ << " of " << cd_ << "; weights transformed "
       << (prepack_ ? "once" : "for each box") << ", "
-      << (share_ == Share::boxes    ? "boxes"
-          : share_ == Share::panels ? "panels of a box"
-                                    : "frequencies of a panel")
-      << " shared; " << this->effort();
+      << (by_panel_ ? "panels of a box" : "boxes") << " shared; " << this->effort();
     return s.str();
   }
 
@@ -107,45 +103,39 @@ class Winograd final : public Tiled<T> {
     const int slots = this->slots();
     const Index groups = spec_.problem.groups, vectors = ceil_div(cs_, lanes_), chunks = ceil_div(cs_, chunk_);
     std::atomic<bool> fit{true};
-    const auto check = [&](bool good) {
-      if (!good) fit.store(false, std::memory_order_relaxed);
-    };
     if (prepack_)
       parallel_for(groups * panels_ * chunks, slots, [&](Index i, int slot) {
         const Index k0 = i % chunks * chunk_, panel = i / chunks % panels_, g = i / chunks / panels_;
-        weights(o.w, g, panel, {k0, std::min(k0 + chunk_, cs_)}, slot_of(slot), chunk_of_weights(all.u, g, panel, k0));
+        weights(o.w, g, panel, k0, slot_of(slot), chunk_of_weights(all.u, g, panel, k0));
       });
-    const auto transform_one = [&](Index i, const auto& do_all) {
-      do_all(vectors, [&](Index begin, Index end, const Slot& s) {
-        for (Index vector = begin; vector < end && fit.load(std::memory_order_relaxed); ++vector)
-          check(transform(o, i / boxes_, this->box(i % boxes_), vector, s.pixels, s.v));
-      });
+    const auto transform_one = [&](Index i, Index vector, const Slot& s) {
+      if (fit.load(std::memory_order_relaxed) && !transform(o, i / boxes_, this->box(i % boxes_), vector, s.pixels, s.v))
+        fit.store(false, std::memory_order_relaxed);
     };
-    const auto multiply_one = [&](Index i, Index panel, const auto& do_all) {
-      if (fit.load(std::memory_order_relaxed)) multiply(o, i / boxes_, this->box(i % boxes_), panel, check, do_all);
+    const auto multiply_one = [&](Index i, Index panel, const Slot& s) {
+      if (fit.load(std::memory_order_relaxed) && !multiply(o, i / boxes_, this->box(i % boxes_), panel, s))
+        fit.store(false, std::memory_order_relaxed);
     };
-    if (share_ == Share::boxes)
+    if (!by_panel_)
       parallel_for(groups * boxes_, slots, [&](Index i, int slot) {
         const Slot s = slot_of(slot);
-        transform_one(i, alone(s));
-        for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, alone(s));
+        for (Index vector = 0; vector < vectors; ++vector) transform_one(i, vector, s);
+        for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, s);
       });
-    for (Index i = 0; i < groups * boxes_ && share_ != Share::boxes; ++i) {
-      transform_one(i, together(slots, slot_of));
-      if (share_ == Share::panels)
-        parallel_for(panels_, slots, [&](Index panel, int slot) { multiply_one(i, panel, alone(slot_of(slot))); });
-      else
-        for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, together(slots, slot_of));
+    for (Index i = 0; i < groups * boxes_ && by_panel_; ++i) {
+      parallel_for(vectors, slots, [&](Index vector, int slot) { transform_one(i, vector, slot_of(slot)); });
+      parallel_for(panels_, slots, [&](Index panel, int slot) { multiply_one(i, panel, slot_of(slot)); });
     }
     if (!fit) direct_->run(o, workspace);
   }
 
  private:
-  // What threads share: boxes, the panels of one box after the other, or all the work that a panel of a box is.
-  enum class Share { boxes, panels, work };
+  // What the budget holds at least: two tasks, two with panels of half the width (or chunks of half the length where
+  // those are narrow), or one.
+  enum class Fit { two, narrow, one };
 
   struct Shared {
-    T *u, *v, *m;
+    T *u, *v;
   };
   struct Slot {
     T *v, *u, *m, *pixels, *weights, *taps, *lines, *bias;
@@ -153,13 +143,18 @@ class Winograd final : public Tiled<T> {
 
   void cut_into(Index tiles) { this->cut(spec_.problem.n, to_x_ ? spec_.problem.x : spec_.problem.y, tiles); }
 
-  bool configure(Index tiles, Index chunk, bool prepack, bool by_box) {
+  bool configure(Index tiles, Index chunk, bool prepack, Fit fit) {
     cut_into(tiles);
-    const Index all = boxes_ * spec_.problem.groups;
-    prepack_ = prepack;
-    const bool work = !by_box || (all == 1 && panels_ == 1);
-    share_ = work ? Share::work : all < kMinTasks && panels_ > 1 ? Share::panels : Share::boxes;
     if (prepack && boxes_ == 1) return false;
+    prepack_ = prepack;
+    // Few boxes take turns; then panels are an even number, for two threads share them.
+    const Index all = boxes_ * spec_.problem.groups;
+    panels_ = fewest_panels();
+    by_panel_ = fit != Fit::one && vectors_ > 1 && (fit == Fit::narrow || all == 1 || (all < kMinTasks && panels_ > 1));
+    if (fit == Fit::narrow) (panels_ == 1 || width(panels_) > 2 * lanes_ ? panels_ *= 2 : chunk /= 2);
+    if (by_panel_ && panels_ < kMinTasks) panels_ = round_up(panels_, 2);
+    panels_ = std::min(panels_, vectors_);
+    width_ = width(panels_);
     // A set of results sums about so many of the parts.
     const Index most = std::max(lanes_, chunk / (ceil_div(parts_, results()) + 1));
     chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : ceil_div(cs_, ceil_div(cs_, most)), lanes_);
@@ -168,55 +163,53 @@ class Winograd final : public Tiled<T> {
     mstep_ = pitch(this->tiles(step_) * width_);
     Carver shared, slot;
     carve(slot, carve_shared(shared));
-    const Index tasks = share_ == Share::boxes ? all : share_ == Share::panels ? panels_ : frequencies_;
-    return this->share(tasks, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()), work ? 1 : 2);
+    return this->share(by_panel_ ? panels_ : all, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()),
+                       fit == Fit::one ? 1 : 2);
   }
   Shared carve_shared(Carver& carver) const {
     Shared s{};
     if (prepack_) s.u = carver.take<T>(spec_.problem.groups * panels_ * frequencies_ * ustep_);
-    if (share_ != Share::boxes) s.v = carver.take<T>(frequencies_ * vstep_);
-    if (share_ == Share::work) take_panel(carver, s.u, s.m);
+    if (by_panel_) s.v = carver.take<T>(frequencies_ * vstep_);
     return s;
   }
   Slot carve(Carver& carver, const Shared& shared) const {
     Slot s{};
-    s.v = share_ == Share::boxes ? carver.take<T>(frequencies_ * vstep_) : shared.v;
-    s.u = shared.u, s.m = shared.m;
-    if (share_ != Share::work) take_panel(carver, s.u, s.m);
-    const Index columns = share_ == Share::work ? lanes_ : width_;
+    s.v = by_panel_ ? shared.v : carver.take<T>(frequencies_ * vstep_);
+    s.u = prepack_ ? shared.u : carver.take<T>(frequencies_ * ustep_);
+    s.m = carver.take<T>(results_at_a_time() * frequencies_ * mstep_);
     s.pixels = carver.take<T>(
-        std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * results() * this->tiles(step_) * columns));
+        std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * results() * this->tiles(step_) * width_));
     s.weights = carver.take<T>(kWeightBlock * taps_ * width_ + lanes_);
     s.taps = carver.take<T>(round_up(taps_, lanes_) * lanes_);
     s.lines = carver.take<T>(kStoreRows * lanes_);
     s.bias = carver.take<T>(width_);
     return s;
   }
-  void take_panel(Carver& carver, T*& u, T*& m) const {
-    if (!prepack_) u = carver.take<T>(frequencies_ * ustep_);
-    m = carver.take<T>(results_at_a_time() * frequencies_ * mstep_);
-  }
-  // Where weights are transformed for each box, once for all results; and threads are to share much at a time.
-  Index results_at_a_time() const { return prepack_ && share_ != Share::work ? 1 : results(); }
+  // Where weights are transformed for each box, once for all results.
+  Index results_at_a_time() const { return prepack_ ? 1 : results(); }
   // Sets of results that are formed from the same tiles.
   Index results() const { return axes_[1].results * axes_[2].results; }
-  Index panel_columns(Index panel) const { return round_up(std::min(width_, cd_ - panel * width_), lanes_); }
+
+  Index fewest_panels() const { return ceil_div(vectors_, kernels_.gather_count); }
+  Index width(Index panels) const { return ceil_div(vectors_, panels) * lanes_; }
+  Index panel_begin(Index panel) const { return panel * vectors_ / panels_ * lanes_; }
+  Index panel_columns(Index panel) const { return panel_begin(panel + 1) - panel_begin(panel); }  // whole vectors
+  Index panel_size(Index panel) const { return std::min(panel_columns(panel), cd_ - panel_begin(panel)); }
 
   // Weights of a panel from source channel k0 on, the first one of a chunk, where all are.
   T* chunk_of_weights(T* u, Index g, Index panel, Index k0) const {
     return u + (g * panels_ + panel) * frequencies_ * ustep_ + k0 * parts_ * panel_columns(panel);
   }
-  // Transforms the weights of a panel for some source channels of a chunk to u[frequency][part][source
-  // channel][column].
-  void weights(const View& w, Index g, Index panel, Range some, const Slot& s, T* u) const {
+  // Transforms the weights of a panel for a chunk of source channels to u[frequency][part][source channel][column].
+  void weights(const View& w, Index g, Index panel, Index k0, const Slot& s, T* u) const {
     const std::size_t along_n = to_x_ ? 1 : 0, along_k = 1 - along_n;
     const Index3& window = spec_.problem.w;
-    const Index columns = panel_columns(panel), k0 = some.begin / chunk_ * chunk_, k1 = std::min(k0 + chunk_, cs_);
-    for (Index k = some.begin; k < some.end; k += kWeightBlock) {
-      const Index count = std::min(kWeightBlock, some.end - k), all = count * columns * taps_;
+    const Index columns = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
+    for (Index k = k0; k < k1; k += kWeightBlock) {
+      const Index count = std::min(kWeightBlock, k1 - k), all = count * columns * taps_;
       Index5 at{}, size{0, 0, window[0], window[1], window[2]}, step{0, 0, window[1] * window[2], window[2], 1};
       at[0] = g * spec_.problem.co;
-      at[along_n] += panel * width_, size[along_n] = std::min(width_, cd_ - panel * width_);
+      at[along_n] += panel_begin(panel), size[along_n] = panel_size(panel);
       at[along_k] += k, size[along_k] = count;
       const T* from = s.weights;
       Index ahead = 0;
@@ -260,39 +253,33 @@ class Winograd final : public Tiled<T> {
                            });
   }
 
-  template <class Check, class DoAll>
-  void multiply(const Operands& o, Index g, const Box& b, Index panel, const Check& check, const DoAll& do_all) const {
-    const Index columns = panel_columns(panel), n = std::min(width_, cd_ - panel * width_);
-    const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, this->mixes_more() || this->few_frequencies());
+  // A panel of the results of a box. Returns whether transforms may mix the values.
+  bool multiply(const Operands& o, Index g, const Box& b, Index panel, const Slot& s) const {
+    const Index columns = panel_columns(panel);
+    const GatherKernel<T>& kernel =
+        gathering_kernel(kernels_, panel_size(panel), this->mixes_more() || this->few_frequencies());
     const auto to = this->rows_of(to_x_ ? o.x : o.y, b, false);
     const Window w = this->window(to, b, false);
+    bool good = true;
     for (Index first = 0, last; first < results(); first = last) {
       last = first + results_at_a_time();
       for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
         k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
-        if (!prepack_)
-          do_all(ceil_div(k1 - k0, kWeightBlock), [&](Index begin, Index end, const Slot& s) {
-            weights(o.w, g, panel, {k0 + begin * kWeightBlock, std::min(k0 + end * kWeightBlock, k1)}, s, s.u);
-          });
-        do_all(frequencies_, [&](Index begin, Index end, const Slot& s) {
-          const T* const u = prepack_ ? chunk_of_weights(s.u, g, panel, 0) : s.u;
-          for (Index result = first; result < last; ++result)
-            multiply_tiles(b, result, {begin, end}, {k0, k1}, kernel, s.v, u, columns,
-                           s.m + (result - first) * frequencies_ * mstep_);
-        });
-      }
-      do_all(columns / lanes_, [&](Index begin, Index end, const Slot& s) {
-        const Range some{begin * lanes_, end * lanes_};
+        if (!prepack_) weights(o.w, g, panel, k0, s, s.u);
         for (Index result = first; result < last; ++result)
-          check(form(w, b, result, s.m + (result - first) * frequencies_ * mstep_, columns, some, s.pixels));
-        if (last == results()) store(o, to.image, w, g, panel, some, s);
-      });
+          multiply_tiles(b, result, {k0, k1}, kernel, s.v, prepack_ ? chunk_of_weights(s.u, g, panel, 0) : s.u, columns,
+                         s.m + (result - first) * frequencies_ * mstep_);
+      }
+      for (Index result = first; result < last; ++result)
+        good &= form(w, b, result, s.m + (result - first) * frequencies_ * mstep_, columns, s.pixels);
     }
+    store(o, to.image, w, g, panel, s);
+    return good;
   }
 
-  // Some frequencies of the tiles of a box, of a set of results: m = v * u, or m += v * u.
-  void multiply_tiles(const Box& b, Index result, Range frequencies, Range sources, const GatherKernel<T>& kernel,
-                      const T* v, const T* u, Index columns, T* m) const {
+  // The tiles of a box, of a set of results: m = v * u, or m += v * u.
+  void multiply_tiles(const Box& b, Index result, Range sources, const GatherKernel<T>& kernel, const T* v, const T* u,
+                      Index columns, T* m) const {
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
     const Index tiles = this->tiles(b);
     for (Index t = 0; t < tiles; ++t) {
@@ -300,7 +287,7 @@ class Winograd final : public Tiled<T> {
       crow[t] = t * columns;
     }
     Segment segments[kMostParts];
-    for (Index f = frequencies.begin; f < frequencies.end; ++f)
+    for (Index f = 0; f < frequencies_; ++f)
       for (Index k = sources.begin; k < sources.end; k += chunk_) {
         const Index len = std::min(chunk_, sources.end - k);
         Index count = 0;
@@ -313,31 +300,30 @@ class Winograd final : public Tiled<T> {
       }
   }
 
-  // Transforms the frequencies of a set of results to pixels, of some columns.
-  bool form(const Window& w, const Box& b, Index result, const T* m, Index columns, Range some, T* pixels) const {
+  // Transforms the frequencies of a set of results to pixels.
+  bool form(const Window& w, const Box& b, Index result, const T* m, Index columns, T* pixels) const {
     const Index sets = axes_[2].sets, down = this->apart(1, false), across = this->apart(2, false);
-    const Index pixel = some.size(), row = w.size[4] * pixel, plane = w.size[3] * row;
+    const Index row = w.size[4] * columns, plane = w.size[3] * row;
     const Index top = result / axes_[2].results, left = result % axes_[2].results;
     bool good = true;
     for (Index i = 0; i < b.n * b.d; ++i)
       for (Index line = 0; line < this->lines(b); ++line, m += b.w * columns)
-        for (Index j = some.begin; j < some.end; j += lanes_) {
+        for (Index j = 0; j < columns; j += lanes_) {
           T* rows[kMostTileRows];
           const Index column = left + line % sets;
           for (Index r = 0; r < axes_[1].tile; ++r) {
             const Index y = down * (axes_[1].tile * (line / sets) + r) + top;
-            rows[r] = y < w.size[3] ? pixels + i * plane + y * row + column * pixel + j - some.begin : nullptr;
+            rows[r] = y < w.size[3] ? pixels + i * plane + y * row + column * columns + j : nullptr;
           }
-          good &= transforms_.output(rows, across * pixel, ceil_div(w.size[4] - column, across), m + j, mstep_, columns,
+          good &= transforms_.output(rows, across * columns, ceil_div(w.size[4] - column, across), m + j, mstep_, columns,
                                      b.w);
         }
     return good;
   }
 
   // Pixels to their place among the rows `d` of the result.
-  void store(const Operands& o, const View& d, Window w, Index g, Index panel, Range some, const Slot& s) const {
-    const Index columns = some.size(), begin = panel * width_ + some.begin, channel = g * cd_ + begin;
-    const Index n = std::min(columns, cd_ - begin);
+  void store(const Operands& o, const View& d, Window w, Index g, Index panel, const Slot& s) const {
+    const Index columns = panel_columns(panel), n = panel_size(panel), channel = g * cd_ + panel_begin(panel);
     if (w.pixels() == 0) return;  // one row less than other sets have
     if (o.bias.data) {
       load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
@@ -362,8 +348,8 @@ class Winograd final : public Tiled<T> {
   }
 
   bool to_x_, prepack_ = false;
-  Share share_ = Share::boxes;
-  Index cs_, cd_, width_, panels_;
+  bool by_panel_ = false;  // threads share the panels of a box, else boxes
+  Index cs_, cd_, vectors_, panels_ = 1, width_ = 1;
   Index chunk_ = 1, ustep_ = 0, vstep_ = 0, mstep_ = 0;
 };
 

@@ -103,19 +103,6 @@ inline Index count_products(const Axes& axes) {
 // Tiles that cover so many outputs, of each set.
 inline Index tiles_of(const Axis& axis, Index outputs) { return ceil_div(outputs, axis.out * axis.tile); }
 
-// Two ways to do_all(n, f), f(begin, end, slot) for the whole of [0, n): in one go, or in pieces by all threads.
-template <class Slot>
-auto alone(const Slot& slot) {
-  return [slot](Index n, const auto& f) { f(Index{0}, n, slot); };
-}
-template <class SlotOf>
-auto together(int slots, const SlotOf& slot_of) {
-  return [slots, &slot_of](Index n, const auto& f) {
-    const Index pieces = std::min(n, std::max<Index>(16, 2 * slots));
-    parallel_for(pieces, slots, [&](Index i, int slot) { f(i * n / pieces, (i + 1) * n / pieces, slot_of(slot)); });
-  };
-}
-
 /// A number for F(2x2, 3x3), one for F(4x4, 3x3), and one for exact F(4x4, 3x3).
 struct Cycles {
   double small, large, complex;
@@ -396,9 +383,8 @@ class Tiled : public GuardedPass {
     constexpr Index line = 64 / static_cast<Index>(sizeof(T));
     return (ceil_div(elements, line) | 1) * line;
   }
-  // The widest panel that wastes least.
-  Index panel_width(Index columns) const {
-    const Index widest = kernels_.gather_count * lanes_;
+  // Of panels of `widest` columns at most that which wastes least.
+  Index panel_width(Index columns, Index widest) const {
     return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
   }
   bool mixes_more() const { return !transforms_.exact; }

@@ -1,4 +1,6 @@
 // Unknown w: see winograd.h.
+#include <optional>
+
 #include "engine/winograd.h"
 
 namespace convbwd::winograd {
@@ -31,23 +33,20 @@ class WinogradWeights final : public Tiled<T> {
 
  public:
   WinogradWeights(const PassSpec& spec, const Choice<T>& choice)
-      : Base(spec, choice), store_channels_(std::max<Index>(1, kStoreRows * axes_[0].window / taps_)) {
-    const Problem& p = spec_.problem;
-    width_ = this->panel_width(p.co);
-  }
+      : Base(spec, choice), store_channels_(std::max<Index>(1, kStoreRows * axes_[0].window / taps_)) {}
 
   bool plan() {
-    const Problem& p = spec_.problem;
-    // Boxes and slabs fix the order of sums: they depend on the shape alone. The larger a task's block of results, the
-    // fewer tasks transform the same tiles. Where two do not fit, threads share what one has to do.
-    for (const bool by_task : {true, false})
-      for (Index tiles = kChunk; tiles >= kLeastTiles; tiles = tiles * 3 / 4) {
-        this->cut(p.n, p.y, tiles);
-        for (const Index block : {2 * kBlock, kBlock})
-          if (configure(block, by_task) && (block == kBlock || !by_task || (!together_ && tasks_ >= kMinTasks / 2)))
-            return true;
-      }
-    return false;
+    // Boxes and slabs fix the order of sums: they depend on the shape alone. More of the smaller blocks transform the same
+    // tiles, but where the budget is tight two fit, or larger boxes do.
+    std::optional<Cut> best;
+    double least = 0;
+    for (Cut c : {Cut{2 * kBlock}, Cut{kBlock}, Cut{kBlock, 2}, Cut{kBlock, 2, 2}, Cut{kBlock, 1, 1, 1}})
+      for (c.tiles = kChunk; c.tiles >= kLeastTiles; c.tiles = c.tiles * 3 / 4)
+        if (configure(c) && tasks_ >= (c.block > kBlock ? kMinTasks / 2 : c.slots)) {
+          if (const double cost = this->cost(); !best || cost < least) best = c, least = cost;
+          break;
+        }
+    return best && configure(*best);
   }
 
   double relative_time() const override {
@@ -64,54 +63,43 @@ class WinogradWeights final : public Tiled<T> {
     s << "winograd w " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n << 'x' << step_.d << 'x'
       << step_.h << 'x' << step_.w << " tiles, " << rows_ << " of " << spec_.problem.ci << " input channels by "
       << panels_ * width_ << " of " << spec_.problem.co << " output channels a task, " << boxes_ << " boxes in "
-      << slabs_ << " slabs" << (together_ ? ", frequencies shared; " : "; ") << this->effort();
+      << slabs_ << " slabs; " << this->effort();
     return s.str();
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
     const int slots = this->slots();
-    const Index tasks = blocks_ * slabs_, slab = slab_elements();
+    const Index slab = slab_elements();
     Carver carver(workspace);
-    const Shared shared = carve_shared(carver);
+    T* const slabs = carve_slabs(carver);
     std::atomic<bool> fit{true};
     const auto slot_of = [&](int slot) {
       Carver of_slot(this->slot(workspace, slot));
-      return carve(of_slot, shared);
+      return carve(of_slot);
     };
-    const auto check = [&](bool good) {
-      if (!good) fit.store(false, std::memory_order_relaxed);
-    };
-    // Sums of a block over the boxes of a slab.
-    const auto sum_one = [&](Index i, T* c, const auto& do_all) {
-      const Index first = i % slabs_ * boxes_ / slabs_, last = (i % slabs_ + 1) * boxes_ / slabs_;
+    parallel_for(tasks_, slots, [&](Index i, int slot) {
+      Slot s = slot_of(slot);
+      if (slabs_ > 1) s.c = slabs + i * slab;
       const Block b = block_of(i / slabs_);
-      for (Index j = first; j < last && fit.load(std::memory_order_relaxed); ++j)
-        add(o, b, this->box(j), c, j > first, check, do_all);
-      if (slabs_ == 1 && fit.load(std::memory_order_relaxed))
-        do_all(stores(b), [&](Index begin, Index end, const Slot& s) { check(store(o, b, c, {begin, end}, s)); });
-    };
-    if (together_)
-      for (Index i = 0; i < tasks; ++i) sum_one(i, shared.c, together(slots, slot_of));
-    else
-      parallel_for(tasks, slots, [&](Index i, int slot) {
-        const Slot s = slot_of(slot);
-        sum_one(i, slabs_ > 1 ? shared.c + i * slab : s.c, alone(s));
-      });
+      bool good = true;
+      // Sums of a block over the boxes of a slab.
+      const Index first = i % slabs_ * boxes_ / slabs_, last = (i % slabs_ + 1) * boxes_ / slabs_;
+      for (Index j = first; j < last && good && fit.load(std::memory_order_relaxed); ++j)
+        good = add(o, b, this->box(j), s, j > first);
+      if (slabs_ == 1 && good) good = store(o, b, s.c, s);
+      if (!good) fit.store(false, std::memory_order_relaxed);
+    });
     if (slabs_ > 1 && fit)
       parallel_for(blocks_, slots, [&](Index i, int slot) {
-        T* const c = shared.c + i * slabs_ * slab;
+        T* const c = slabs + i * slabs_ * slab;
         for (Index j = 1; j < slabs_; ++j)
           for (Index e = 0; e < slab; ++e) c[e] += c[j * slab + e];
-        const Block b = block_of(i);
-        check(store(o, b, c, {0, stores(b)}, slot_of(slot)));
+        if (!store(o, block_of(i), c, slot_of(slot))) fit.store(false, std::memory_order_relaxed);
       });
     if (!fit) direct_->run(o, workspace);
   }
 
  private:
-  struct Shared {
-    T *c, *v, *b;
-  };
   struct Slot {
     T *c, *v, *b, *pixels, *lines;
   };
@@ -120,50 +108,52 @@ class WinogradWeights final : public Tiled<T> {
     Index g, m0, m, n0, n;
   };
 
-  bool configure(Index block, bool by_task) {
+  // Blocks of so many channels on both sides, in parts, for so many slots at least, and boxes of about so many tiles.
+  struct Cut {
+    Index block, rows = 1, columns = 1, slots = 2, tiles = 0;
+  };
+  bool configure(const Cut& c) {
     const Problem& p = spec_.problem;
+    this->cut(p.n, p.y, c.tiles);
+    const Index columns = c.block / c.columns;
+    width_ = this->panel_width(p.co, std::min(kernels_.gather_count * lanes_, columns));
     const Index all = ceil_div(p.co, width_);
-    panels_ = ceil_div(all, ceil_div(all, std::max<Index>(1, block / width_)));
-    // Few blocks are an even number, and so are slabs: two threads share them.
-    const auto blocks = [&](Index of_rows) { return p.groups * of_rows * ceil_div(all, panels_); };
-    Index of_rows = ceil_div(p.ci, block);
-    if (blocks(of_rows) > 1 && blocks(of_rows) < kMinTasks) of_rows += blocks(of_rows) % 2;
-    rows_ = round_up(ceil_div(p.ci, of_rows), lanes_);
-    vstep_ = pitch(source_tiles_ * rows_);
+    panels_ = ceil_div(all, ceil_div(all, std::max<Index>(1, columns / width_)));
+    Index of_rows = std::min(ceil_div(p.ci, c.block) * c.rows, ceil_div(p.ci, lanes_));
+    // Few blocks are an even number, of the same size, and so are slabs: two threads share them.
+    const auto blocks = [&] { return p.groups * of_rows * ceil_div(all, panels_); };
+    while (blocks() < kMinTasks && all % panels_ > 0) --panels_;
+    const bool few = blocks() < kMinTasks;
+    if (few && blocks() > 1) of_rows += blocks() % 2;
+    rows_ = few ? ceil_div(p.ci, of_rows) : round_up(ceil_div(p.ci, of_rows), lanes_);
+    vstep_ = pitch(source_tiles_ * round_up(rows_, lanes_));
     bstep_ = pitch(this->tiles(step_) * width_);
     cstep_ = pitch(rows_ * width_);
     blocks_ = p.groups * ceil_div(p.ci, rows_) * ceil_div(p.co, panels_ * width_);
     slabs_ = 1;
-    if (by_task && blocks_ < kMinTasks) {
+    const Index wanted = c.slots == 1 ? 1 : c.rows == 1 ? kMinTasks : 2;
+    if (blocks_ < wanted) {
       const Index room =
           static_cast<Index>(spec_.budget) / 4 * 3 / static_cast<Index>(sizeof(T)) / (blocks_ * slab_elements());
-      slabs_ = std::min({boxes_, round_up(ceil_div(kMinTasks, blocks_), 2), std::max<Index>(1, room / 2 * 2)});
+      slabs_ = std::min({boxes_, round_up(ceil_div(wanted, blocks_), 2), std::max<Index>(1, room / 2 * 2)});
     }
-    const Index tasks = blocks_ * slabs_;
-    together_ = !by_task || tasks == 1;
     Carver shared, slot;
-    carve(slot, carve_shared(shared));
-    return this->share(together_ ? frequencies_ : tasks, static_cast<Index>(shared.used()),
-                       static_cast<Index>(slot.used()), together_ ? 1 : 2);
+    carve_slabs(shared);
+    carve(slot);
+    return this->share(blocks_ * slabs_, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()), c.slots);
   }
   Index slab_elements() const { return panels_ * parts_ * frequencies_ * cstep_; }
-  Shared carve_shared(Carver& carver) const {
-    Shared s{};
-    if (slabs_ > 1) s.c = carver.take<T>(blocks_ * slabs_ * slab_elements());
-    if (together_) take_task(carver, s.c, s.v, s.b);
-    return s;
+  T* carve_slabs(Carver& carver) const {
+    return slabs_ > 1 ? carver.take<T>(blocks_ * slabs_ * slab_elements()) : nullptr;
   }
-  Slot carve(Carver& carver, const Shared& shared) const {
-    Slot s{shared.c, shared.v, shared.b, nullptr, nullptr};
-    if (!together_) take_task(carver, s.c, s.v, s.b);
+  Slot carve(Carver& carver) const {
+    Slot s{};
+    if (slabs_ == 1) s.c = carver.take<T>(slab_elements());
+    s.v = carver.take<T>(frequencies_ * vstep_);
+    s.b = carver.take<T>(panels_ * frequencies_ * bstep_);
     s.pixels = carver.take<T>(std::max(this->window_elements(), store_channels_ * taps_ * width_));
     s.lines = carver.take<T>(kStoreRows * lanes_);
     return s;
-  }
-  void take_task(Carver& carver, T*& c, T*& v, T*& b) const {
-    if (slabs_ == 1) c = carver.take<T>(slab_elements());
-    v = carver.take<T>(frequencies_ * vstep_);
-    b = carver.take<T>(panels_ * frequencies_ * bstep_);
   }
   Block block_of(Index i) const {
     const Problem& p = spec_.problem;
@@ -175,37 +165,32 @@ class WinogradWeights final : public Tiled<T> {
     return b;
   }
 
-  // Adds the sums over the tiles of a box to c[panel][part][frequency][input channel][column].
-  template <class Check, class DoAll>
-  void add(const Operands& o, const Block& r, const Box& b, T* c, bool accumulate, const Check& check,
-           const DoAll& do_all) const {
+  // Adds the sums over the tiles of a box to c[panel][part][frequency][input channel][column]. Returns whether transforms
+  // may mix the values.
+  bool add(const Operands& o, const Block& r, const Box& b, const Slot& s, bool accumulate) const {
     const Problem& p = spec_.problem;
-    do_all(ceil_div(r.m, lanes_), [&](Index begin, Index end, const Slot& s) {
-      for (Index m = begin * lanes_; m < std::min(end * lanes_, r.m); m += lanes_)
-        check(this->each_line(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
+    bool good = true;
+    for (Index m = 0; m < r.m; m += lanes_)
+      good &= this->each_line(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
                               [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
                                 transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows,
                                                   this->apart(2, true) * lanes_, first, width, tiles);
-                              }));
-    });
-    do_all(ceil_div(r.n, lanes_), [&](Index begin, Index end, const Slot& s) {
-      for (Index n = begin * lanes_; n < std::min(end * lanes_, r.n); n += lanes_) {
-        const Index columns = panel_columns(r, n / width_);
-        T* const to = s.b + n / width_ * frequencies_ * bstep_ + n % width_;
-        check(this->each_line(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
+                              });
+    for (Index n = 0; n < r.n; n += lanes_) {
+      const Index columns = panel_columns(r, n / width_);
+      T* const to = s.b + n / width_ * frequencies_ * bstep_ + n % width_;
+      good &= this->each_line(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
                               [&](const T* const* rows, Index, Index width, Index tile, Index tiles) {
                                 transforms_.gradient(to + tile * columns, bstep_, columns, rows,
                                                      this->apart(2, false) * lanes_, width, tiles);
-                              }));
-      }
-    });
-    do_all(frequencies_, [&](Index begin, Index end, const Slot& s) {
-      for (Index panel = 0; panel * width_ < r.n; ++panel) multiply(r, b, panel, {begin, end}, s, c, accumulate);
-    });
+                              });
+    }
+    for (Index panel = 0; panel * width_ < r.n; ++panel) multiply(r, b, panel, s, accumulate);
+    return good;
   }
 
-  // Some frequencies of the columns of a panel.
-  void multiply(const Block& r, const Box& b, Index panel, Range some, const Slot& s, T* c, bool accumulate) const {
+  // The columns of a panel.
+  void multiply(const Block& r, const Box& b, Index panel, const Slot& s, bool accumulate) const {
     std::ptrdiff_t row[kMostChannels], crow[kMostChannels];
     Segment segments[kMostTiles];
     const Runs runs = runs_of(b);
@@ -223,8 +208,8 @@ class WinogradWeights final : public Tiled<T> {
         const Index tile = i * runs.size;
         segments[i] = {(first + this->line_at(b, tile / b.w)) * lanes_, tile * columns, runs.size};
       }
-      for (Index f = some.begin; f < some.end; ++f) {
-        T* const to = c + ((panel * parts_ + part) * frequencies_ + f) * cstep_;
+      for (Index f = 0; f < frequencies_; ++f) {
+        T* const to = s.c + ((panel * parts_ + part) * frequencies_ + f) * cstep_;
         if (!this->uses(of_window, f)) {
           if (!accumulate) std::fill_n(to, r.m * columns, T{});
           continue;
@@ -247,36 +232,35 @@ class WinogradWeights final : public Tiled<T> {
     return {size, this->tiles(b) / size};
   }
 
-  // Some pieces of a block: so many channels of a panel's columns.
-  Index stores(const Block& r) const { return ceil_div(r.n, width_) * ceil_div(r.m, store_channels_); }
-  bool store(const Operands& o, const Block& r, const T* c, Range some, const Slot& s) const {
+  // Transforms the sums of a block back, so many channels of a panel's columns at a time. Returns whether that could mix
+  // the values.
+  bool store(const Operands& o, const Block& r, const T* c, const Slot& s) const {
     const View& w = o.w;
     const Index3& window = spec_.problem.w;
     const Index plane = window[1] * window[2];
     const bool taps_dense =
         w.stride[3] == window[2] * w.stride[4] && (window[0] == 1 || w.stride[2] == plane * w.stride[4]);
     const bool join = taps_dense && w.stride[1] == taps_ * w.stride[4];
-    const Index of_panel = ceil_div(r.m, store_channels_);
     bool good = true;
-    for (Index piece = some.begin; piece < some.end; ++piece) {
-      const Index panel = piece / of_panel, m = piece % of_panel * store_channels_;
-      const Index columns = panel_columns(r, panel), n = std::min(width_, r.n - panel * width_);
-      const Index count = std::min(store_channels_, r.m - m);
-      for (Index p = 0; p < parts_; ++p)
-        for (Index i = 0; i < count; ++i)
-          good &=
-              transforms_.taps(s.pixels + i * taps_ * columns, columns, tap_.data() + p * axes_[1].taps * axes_[2].taps,
-                               c + (panel * parts_ + p) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
-                               static_cast<int>(columns / lanes_));
-      const Index run = join ? count * taps_ : taps_dense ? taps_ : 1;
-      for (Index i = 0; i < count * taps_; i += run) {
-        const Index t = i % taps_;
-        const Index at = w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps_, t / plane,
-                                   t / window[2] % window[1], t % window[2]});
-        this->put(advance(w.data, w.dtype, at), w.dtype, w.stride[4], w.stride[0], s.pixels + i * columns, columns, run,
-                  n, s.lines);
+    for (Index panel = 0; panel * width_ < r.n; ++panel)
+      for (Index m = 0, count; m < r.m; m += count) {
+        const Index columns = panel_columns(r, panel), n = std::min(width_, r.n - panel * width_);
+        count = std::min(store_channels_, r.m - m);
+        for (Index p = 0; p < parts_; ++p)
+          for (Index i = 0; i < count; ++i)
+            good &= transforms_.taps(s.pixels + i * taps_ * columns, columns,
+                                     tap_.data() + p * axes_[1].taps * axes_[2].taps,
+                                     c + (panel * parts_ + p) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
+                                     static_cast<int>(columns / lanes_));
+        const Index run = join ? count * taps_ : taps_dense ? taps_ : 1;
+        for (Index i = 0; i < count * taps_; i += run) {
+          const Index t = i % taps_;
+          const Index at = w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps_, t / plane,
+                                     t / window[2] % window[1], t % window[2]});
+          this->put(advance(w.data, w.dtype, at), w.dtype, w.stride[4], w.stride[0], s.pixels + i * columns, columns,
+                    run, n, s.lines);
+        }
       }
-    }
     return good;
   }
   Index panel_columns(const Block& r, Index panel) const {
@@ -285,8 +269,7 @@ class WinogradWeights final : public Tiled<T> {
 
   static constexpr Index kBlock = 64, kMostChannels = 2 * kBlock;
   const Index store_channels_;  // whose taps are one transposition
-  Index width_, rows_ = 1, panels_ = 1, blocks_ = 1, slabs_ = 1;
-  bool together_ = false;
+  Index width_ = 1, rows_ = 1, panels_ = 1, blocks_ = 1, slabs_ = 1;
   Index vstep_ = 0, bstep_ = 0, cstep_ = 0;
 };
 
