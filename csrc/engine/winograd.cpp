@@ -147,13 +147,14 @@ class Winograd final : public Tiled<T> {
     cut_into(tiles);
     if (prepack && boxes_ == 1) return false;
     prepack_ = prepack;
-    // Few boxes take turns; then panels are an even number, for two threads share them.
+    // Few boxes are an even number, or take turns; then panels are, for two threads share them.
     const Index all = boxes_ * spec_.problem.groups;
     panels_ = fewest_panels();
     by_panel_ = fit != Fit::one && vectors_ > 1 && (fit == Fit::narrow || all == 1 || (all < kMinTasks && panels_ > 1));
     if (fit == Fit::narrow) (panels_ == 1 || width(panels_) > 2 * lanes_ ? panels_ *= 2 : chunk /= 2);
     if (by_panel_ && panels_ < kMinTasks) panels_ = round_up(panels_, 2);
     panels_ = std::min(panels_, vectors_);
+    if (fit == Fit::two && !by_panel_ && all > 1 && all < kMinTasks && all % 2 > 0) return false;
     width_ = width(panels_);
     // A set of results sums about so many of the parts.
     const Index most = std::max(lanes_, chunk / (ceil_div(parts_, results()) + 1));
