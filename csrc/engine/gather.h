@@ -92,6 +92,7 @@ class Gather final : public SlottedPass {
   Tiling search(Index slots);
   // Whether a tiling may follow the number of threads, and the work is worth it.
   bool tasks_are_shared() const;
+  double largest_share() const;
   void lay_out(const Operands& o);
   bool configure(const Tiling& tiling);
   void set_box(Index pixels);

@@ -245,6 +245,24 @@ bool Gather<T>::tasks_are_shared() const {
   return kernels_.any_bstep && spec_.problem.products() >= kMuchWork;
 }
 
+// Of the channels of all boxes that of the thread with most of them: the last block may be narrow.
+template <class T>
+double Gather<T>::largest_share() const {
+  const Index threads = slots();
+  if (tasks_ >= kMinTasks * threads) return waits(threads) / static_cast<double>(threads);
+  const Index last = cd_ - (blocks_ - 1) * channels_;
+  std::vector<Index> next, channels(static_cast<std::size_t>(threads));
+  for (Index t = 0; t <= threads; ++t) next.push_back(tasks_ * t / threads);
+  const std::vector<Index> first = next;
+  for (Index n = 0; n < tasks_; ++n) {  // as the pool deals them out
+    const auto least = std::ranges::min_element(channels);
+    std::size_t run = static_cast<std::size_t>(least - channels.begin());
+    while (next[run] == first[run + 1]) run = (run + 1) % channels.size();
+    *least += next[run]++ / boxes_ % blocks_ == blocks_ - 1 ? last : channels_;
+  }
+  return static_cast<double>(std::ranges::max(channels)) / static_cast<double>(boxes_ * spec_.problem.groups * cd_);
+}
+
 // Of the tilings that leave room for so many slots, blocks of the best width with shared panels, else the one that is
 // expected to take least time; its time is 0 where nothing fits.
 template <class T>
@@ -301,7 +319,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
       tiling.time +=
           copying * static_cast<double>(parts ? ceil_div(boxes_, at_once_) * copied_volume() : p.n * image_volume());
     }
-    if (tasks_are_shared()) tiling.time *= waits(this->slots()) / this->slots();
+    if (tasks_are_shared()) tiling.time *= largest_share();
     if (best.time == 0 || tiling.time < best.time) best = tiling;
     return true;
   };
@@ -318,6 +336,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
       break;
     }
   }
+  const Index even = slots > 1 ? round_up(ceil_div(cd_, spec_.threads), lanes) : 0;  // as many channels a thread
   // Few boxes, each with its own panels: the larger the box, the less packing, the wider the block, the faster the
   // kernel.
   for (Index parts = 1, last = 0; last != kLeastPixels; parts += ceil_div(parts, 2)) {
@@ -327,6 +346,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
     last = px;
     for (int v = widest; v >= 1; --v) {
       if (px <= std::max(pixels, kOwnTileBytes / unit_bytes(v))) offer(v, unit(v), px, Weights::packed_by_tasks);
+      if (one_member_ && even > unit(v) && px <= pixels) offer(v, even, px, Weights::packed_by_tasks);
       if (px <= pixels && weights_may_stay_)
         offer(v, one_member_ ? unit(v) : round_up(unit(v), lanes / std::gcd(members, lanes)), px, Weights::in_place);
     }

@@ -174,7 +174,8 @@ bool GatherWeights<T>::search() {
   chunk_pixels_ = chunk_[0] * chunk_[1] * chunk_[2] * chunk_[3];
   chunk_count_ = chunks_[0] * chunks_[1] * chunks_[2] * chunks_[3];
   widest_ = widest;
-  halves_rows_ = results < kMinTasks && results % 2 == 1 && p.products() >= kShared;
+  const bool uneven = results % 2 == 1 || cn_ % (widest * lanes) > 0;
+  halves_rows_ = results < kMinTasks && uneven && p.products() >= kShared;
   slabs_ = 1;
   const bool whole = swap_ && cm_ >= kManyRows && volume <= kMostPacked;
   if (results * parts < kMinTasks && chunk_count_ > 1 && !whole) {  // an even number, or as many as there are chunks
@@ -219,7 +220,9 @@ void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
   const Index pitch = round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
   T* shared = reinterpret_cast<T*>(workspace);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
-    Block b = block_of(i / slabs_);
+    // All blocks of a slab follow each other: threads share the narrow ones too.
+    const Index result = i % results, slab = i / results;
+    Block b = block_of(result);
     Carver carver(slot(workspace, number));
     const Slot s = carve(carver);
     if (in_place(b)) {
@@ -227,7 +230,7 @@ void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
       b.pitch = w.stride[0];
       return sum(o, b, 0, s, static_cast<T*>(w.data));
     }
-    sum(o, b, i % slabs_, s, slabs_ > 1 ? shared + i * pitch : s.tiles);
+    sum(o, b, slab, s, slabs_ > 1 ? shared + (result * slabs_ + slab) * pitch : s.tiles);
     if (slabs_ == 1) store(o, b, s.tiles, s.lines);
   });
   if (slabs_ == 1) return;

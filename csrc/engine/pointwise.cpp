@@ -154,6 +154,8 @@ class Pointwise final : public SlottedPass {
     divide_rows(far_weights && !far(image(spec_.operands)) ? missing() : 1);
     divide_pixels(panels_of_tasks());
     divide_rows(missing());
+    const Index tasks = spec_.problem.n * pixel_blocks_ * sections();
+    if (spec_.threads > 1 && tasks < 2 * kMinTasks && tasks % 2 > 0) divide_rows(2 * row_blocks_);
   }
 
   // With copies of weights. Where not all fit, sections take turns, and each turn packs its pixels again.

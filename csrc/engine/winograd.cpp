@@ -83,8 +83,8 @@ class Winograd final : public Tiled<T> {
     s << "winograd " << (to_x_ ? "x" : "y") << " " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n
       << 'x' << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
       << " source channels, panels of " << width_ << " of " << cd_ << "; weights transformed "
-      << (prepack_ ? "once" : "for each box") << ", "
-      << (by_panel_ ? "panels of a box" : "boxes") << " shared; " << this->effort();
+      << (prepack_ ? "once" : "for each box") << ", " << (by_panel_ ? "panels of a box" : "boxes") << " shared; "
+      << this->effort();
     return s.str();
   }
 
@@ -109,7 +109,8 @@ class Winograd final : public Tiled<T> {
         weights(o.w, g, panel, k0, slot_of(slot), chunk_of_weights(all.u, g, panel, k0));
       });
     const auto transform_one = [&](Index i, Index vector, const Slot& s) {
-      if (fit.load(std::memory_order_relaxed) && !transform(o, i / boxes_, this->box(i % boxes_), vector, s.pixels, s.v))
+      if (fit.load(std::memory_order_relaxed) &&
+          !transform(o, i / boxes_, this->box(i % boxes_), vector, s.pixels, s.v))
         fit.store(false, std::memory_order_relaxed);
     };
     const auto multiply_one = [&](Index i, Index panel, const Slot& s) {
@@ -316,8 +317,8 @@ class Winograd final : public Tiled<T> {
             const Index y = down * (axes_[1].tile * (line / sets) + r) + top;
             rows[r] = y < w.size[3] ? pixels + i * plane + y * row + column * columns + j : nullptr;
           }
-          good &= transforms_.output(rows, across * columns, ceil_div(w.size[4] - column, across), m + j, mstep_, columns,
-                                     b.w);
+          good &= transforms_.output(rows, across * columns, ceil_div(w.size[4] - column, across), m + j, mstep_,
+                                     columns, b.w);
         }
     return good;
   }

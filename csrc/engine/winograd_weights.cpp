@@ -36,8 +36,8 @@ class WinogradWeights final : public Tiled<T> {
       : Base(spec, choice), store_channels_(std::max<Index>(1, kStoreRows * axes_[0].window / taps_)) {}
 
   bool plan() {
-    // Boxes and slabs fix the order of sums: they depend on the shape alone. More of the smaller blocks transform the same
-    // tiles, but where the budget is tight two fit, or larger boxes do.
+    // Boxes and slabs fix the order of sums: they depend on the shape alone. More of the smaller blocks transform the
+    // same tiles, but where the budget is tight two fit, or larger boxes do.
     std::optional<Cut> best;
     double least = 0;
     for (Cut c : {Cut{2 * kBlock}, Cut{kBlock}, Cut{kBlock, 2}, Cut{kBlock, 2, 2}, Cut{kBlock, 1, 1, 1}})
@@ -69,7 +69,7 @@ class WinogradWeights final : public Tiled<T> {
 
   void run(const Operands& o, std::byte* workspace) const override {
     const int slots = this->slots();
-    const Index slab = slab_elements();
+    const Index elements = slab_elements();
     Carver carver(workspace);
     T* const slabs = carve_slabs(carver);
     std::atomic<bool> fit{true};
@@ -78,12 +78,13 @@ class WinogradWeights final : public Tiled<T> {
       return carve(of_slot);
     };
     parallel_for(tasks_, slots, [&](Index i, int slot) {
+      // Sums of a block over the boxes of a slab. All blocks of one follow each other: threads share the narrow ones.
+      const Index block = i % blocks_, slab = i / blocks_;
       Slot s = slot_of(slot);
-      if (slabs_ > 1) s.c = slabs + i * slab;
-      const Block b = block_of(i / slabs_);
+      if (slabs_ > 1) s.c = slabs + (block * slabs_ + slab) * elements;
+      const Block b = block_of(block);
       bool good = true;
-      // Sums of a block over the boxes of a slab.
-      const Index first = i % slabs_ * boxes_ / slabs_, last = (i % slabs_ + 1) * boxes_ / slabs_;
+      const Index first = slab * boxes_ / slabs_, last = (slab + 1) * boxes_ / slabs_;
       for (Index j = first; j < last && good && fit.load(std::memory_order_relaxed); ++j)
         good = add(o, b, this->box(j), s, j > first);
       if (slabs_ == 1 && good) good = store(o, b, s.c, s);
@@ -91,9 +92,9 @@ class WinogradWeights final : public Tiled<T> {
     });
     if (slabs_ > 1 && fit)
       parallel_for(blocks_, slots, [&](Index i, int slot) {
-        T* const c = slabs + i * slabs_ * slab;
+        T* const c = slabs + i * slabs_ * elements;
         for (Index j = 1; j < slabs_; ++j)
-          for (Index e = 0; e < slab; ++e) c[e] += c[j * slab + e];
+          for (Index e = 0; e < elements; ++e) c[e] += c[j * elements + e];
         if (!store(o, block_of(i), c, slot_of(slot))) fit.store(false, std::memory_order_relaxed);
       });
     if (!fit) direct_->run(o, workspace);
@@ -165,8 +166,8 @@ class WinogradWeights final : public Tiled<T> {
     return b;
   }
 
-  // Adds the sums over the tiles of a box to c[panel][part][frequency][input channel][column]. Returns whether transforms
-  // may mix the values.
+  // Adds the sums over the tiles of a box to c[panel][part][frequency][input channel][column]. Returns whether
+  // transforms may mix the values.
   bool add(const Operands& o, const Block& r, const Box& b, const Slot& s, bool accumulate) const {
     const Problem& p = spec_.problem;
     bool good = true;
@@ -232,8 +233,8 @@ class WinogradWeights final : public Tiled<T> {
     return {size, this->tiles(b) / size};
   }
 
-  // Transforms the sums of a block back, so many channels of a panel's columns at a time. Returns whether that could mix
-  // the values.
+  // Transforms the sums of a block back, so many channels of a panel's columns at a time. Returns whether that could
+  // mix the values.
   bool store(const Operands& o, const Block& r, const T* c, const Slot& s) const {
     const View& w = o.w;
     const Index3& window = spec_.problem.w;
