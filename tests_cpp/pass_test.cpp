@@ -458,6 +458,8 @@ TEST(Plans, TakeEveryWay) {
            {"weights copied", Unknown::x, columns, many},
            {"8 of 240 rows of weights in place at a time, 63 of 500 input channels", Unknown::x, matvec,
             problem(3, 1, 500, 240, {1, 3, 3}, {1, 3, 3})},
+           {"1 of 2 input channels in parts a task; 4 tasks", Unknown::x, matvec,
+            problem(1, 1, 2, 3, {2, 200, 200}, {2, 200, 200})},
            {"73 pixels of 1 images at a time", Unknown::x, columns, many, DType::float32, 40 << 10},
            {"boxes of 1x95x200", Unknown::y, make_rows, depthwise},
            {"chunks of 5 of 40", Unknown::y, make_rows, problem(1, 1, 40, 2, {1, 20, 30}, {1, 3, 3}), DType::float32,

@@ -12,7 +12,8 @@ namespace {
 // The processor fetches as many rows ahead: with 16 weights of 33 and 50 MB take 1.3 times as long, those of 8 MB, from
 // the last cache, as long (Zen 3).
 constexpr Index kRowsAtOnce = 8;
-constexpr double kFarBytes = 3 << 20;  // of weights, which other passes wait for: more images may share a row
+constexpr double kFarBytes = 3 << 20;    // of weights, which other passes wait for: more images may share a row
+constexpr Index kTaskBytes = 256 << 10;  // of results, which stay in the second-level cache
 constexpr Index kMinTasks = 8;
 constexpr double kMuchWork = 1 << 20;  // products of a pass whose channels are cut for kMinTasks
 
@@ -29,6 +30,7 @@ class MatVec final : public EstimatedPass {
     // As many sums of chunks as of each chunk's: so the longest sum, and the error, are small.
     group_ = static_cast<Index>(std::ceil(std::sqrt(static_cast<double>(ceil_div(p.co, chunk_))))) * chunk_;
     channels_ = p.products() < kMuchWork ? p.ci : ceil_div(p.ci, ceil_div(kMinTasks, p.groups));
+    depth_ = p.w[0];
     if (!divide(densely(spec_.operands))) return false;
     divide(spec_.operands);  // copies of weights in other formats may need more
     return true;
@@ -49,24 +51,25 @@ class MatVec final : public EstimatedPass {
     std::ostringstream s;
     s << "matvec x (" << kernels_.name << "): " << chunk_ << " of " << spec_.problem.co << " rows of weights "
       << (in_place_ ? "in place" : "copied") << " at a time, " << channels_ << " of " << spec_.problem.ci
-      << " input channels a task; " << effort();
+      << " input channels" << (depth_ < spec_.problem.w[0] ? " in parts" : "") << " a task; " << effort();
     return s.str();
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
     const Problem& p = spec_.problem;
-    const Index blocks = ceil_div(p.ci, channels_);
+    const Index blocks = ceil_div(p.ci, channels_), depths = ceil_div(p.w[0], depth_);
     parallel_for(tasks_, slots(), [&](Index i, int number) {
       Carver carver(this->slot(workspace, number));
       const Slot s = carve(carver);
-      const Index g = i / blocks, c0 = i % blocks * channels_, c = std::min(channels_, p.ci - c0);
+      const Index c0 = i / depths % blocks * channels_, d0 = i % depths * depth_;
+      const Columns columns{
+          i / depths / blocks, {c0, std::min(c0 + channels_, p.ci)}, {d0, std::min(d0 + depth_, p.w[0])}};
       for (Index k0 = 0; k0 < p.co; k0 += group_) {
-        sum_rows(o, g, c0, c, {k0, std::min(k0 + group_, p.co)}, s);
-        for (Index n = 0; n < p.n; ++n)
-          for (Index j = n * pitch_; j < n * pitch_ + c * p.taps(); ++j)
-            s.results[j] = k0 > 0 ? s.results[j] + s.sums[j] : s.sums[j];
+        sum_rows(o, columns, {k0, std::min(k0 + group_, p.co)}, s, k0 > 0 ? s.sums : s.results);
+        for (Index n = 0; n < p.n && k0 > 0; ++n)
+          for (Index j = n * pitch_; j < n * pitch_ + count(columns); ++j) s.results[j] += s.sums[j];
       }
-      store(o, g, c0, c, s);
+      store(o, columns, s);
     });
   }
 
@@ -75,16 +78,25 @@ class MatVec final : public EstimatedPass {
     T *results, *sums, *panel, *values, *bias;
   };
 
-  // Fewer channels a task, until their slots are within the budget.
+  // What a task has of the rows of weights: some channels or, of a single one, some planes of taps.
+  struct Columns {
+    Index g;
+    Range channels, planes;
+  };
+  Index plane() const { return spec_.problem.w[1] * spec_.problem.w[2]; }
+  Index count(const Columns& c) const { return c.channels.size() * c.planes.size() * plane(); }
+
+  // Fewer channels a task, or planes, until their slots are small and within the budget.
   bool divide(const Operands& o) {
+    const Problem& p = spec_.problem;
     in_place_ = o.w.dtype == compute_dtype<T> && rows_of_taps(o.w);
-    for (;; channels_ = ceil_div(channels_, 2)) {
-      pitch_ = (ceil_div(channels_ * spec_.problem.taps(), kernels_.lanes) | 1) * kernels_.lanes;
+    for (;; channels_ > 1 ? channels_ = ceil_div(channels_, 2) : depth_ = ceil_div(depth_, 2)) {
+      pitch_ = (ceil_div(channels_ * depth_ * plane(), kernels_.lanes) | 1) * kernels_.lanes;
       Carver carver;
       carve(carver);
-      if (share(spec_.problem.groups * ceil_div(spec_.problem.ci, channels_), 0, static_cast<Index>(carver.used())))
-        return true;
-      if (channels_ == 1) return false;
+      const bool fits =
+          share(p.groups * ceil_div(p.ci, channels_) * ceil_div(p.w[0], depth_), 0, static_cast<Index>(carver.used()));
+      if (channels_ * depth_ == 1 || (fits && p.n * pitch_ * static_cast<Index>(sizeof(T)) <= kTaskBytes)) return fits;
     }
   }
 
@@ -92,7 +104,7 @@ class MatVec final : public EstimatedPass {
     const Index n = spec_.problem.n;
     Slot s{};
     s.results = carver.take<T>(n * pitch_);
-    s.sums = carver.take<T>(n * pitch_);
+    s.sums = carver.take<T>(group_ < spec_.problem.co ? n * pitch_ : 0);
     s.panel = carver.take<T>(chunk_ * (in_place_ ? kernels_.lanes : pitch_));
     s.values = carver.take<T>(n * group_);
     s.bias = carver.take<T>(channels_);
@@ -100,18 +112,15 @@ class MatVec final : public EstimatedPass {
   }
 
   // Where the taps of channels are in a row.
-  Index5 steps() const {
-    const Index3& w = spec_.problem.w;
-    return {pitch_, w[0] * w[1] * w[2], w[1] * w[2], w[2], 1};
-  }
+  Index5 steps(const Columns& c) const { return {pitch_, c.planes.size() * plane(), plane(), spec_.problem.w[2], 1}; }
 
-  void sum_rows(const Operands& o, Index g, Index c0, Index c, const Range& group, const Slot& s) const {
+  void sum_rows(const Operands& o, const Columns& c, const Range& group, const Slot& s, T* sums) const {
     const Problem& p = spec_.problem;
-    const Index columns = c * p.taps(), most = kernels_.rows_mr;
+    const Index columns = count(c), most = kernels_.rows_mr;
     for (Index n = 0; n < p.n; n += most) {  // [image / most][row][image % most]
       const Index m = std::min(most, p.n - n);
       copy_in(kernels_, s.values + n * group.size(), {1, m, 0, 0, 0},
-              o.y.at({n, g * p.co + group.begin, 0, 0, 0}, {m, group.size(), 1, 1, 1}));
+              o.y.at({n, c.g * p.co + group.begin, 0, 0, 0}, {m, group.size(), 1, 1, 1}));
     }
     // Vectors that would reach behind their row are copied.
     const Index whole = in_place_ ? columns - columns % kernels_.lanes : 0;
@@ -120,45 +129,50 @@ class MatVec final : public EstimatedPass {
     for (Index t = 0; t < kRowsAtOnce; ++t) in_place[t] = t * o.w.stride[0], copied[t] = t * pitch;
     for (Index done = 0; done < group.size(); done += chunk_) {
       const Index k = std::min(chunk_, group.size() - done);
-      const View w = o.w.at({g * p.co + group.begin + done, c0, 0, 0, 0}, {k, c, p.w[0], p.w[1], p.w[2]});
+      const View w = o.w.at({c.g * p.co + group.begin + done, c.channels.begin, c.planes.begin, 0, 0},
+                            {k, c.channels.size(), c.planes.size(), p.w[1], p.w[2]});
       if (!in_place_)
-        copy_in(kernels_, s.panel, steps(), w);
+        copy_in(kernels_, s.panel, steps(c), w);
       else if (whole < columns)
         kernels_.pad[static_cast<int>(w.dtype)](s.panel, pitch, advance(w.data, w.dtype, whole), w.stride[0], 1, k, 0,
                                                 columns - whole, 0, 0);
       for (Index n = 0; n < p.n; n += most) {
         const Index m = std::min(most, p.n - n);
         const T* const values = s.values + n * group.size() + done * m;
-        T* const to = s.sums + n * pitch_;
-        const auto add = [&](Index len, const T* from, const std::ptrdiff_t* offset, T* sums) {
-          if (len > 0) kernels_.rows(static_cast<int>(m), len, from, offset, k, values, sums, pitch_, done > 0);
+        T* const first = sums + n * pitch_;
+        const auto add = [&](Index len, const T* from, const std::ptrdiff_t* offset, T* to) {
+          if (len > 0) kernels_.rows(static_cast<int>(m), len, from, offset, k, values, to, pitch_, done > 0);
         };
-        add(whole, static_cast<const T*>(w.data), in_place, to);
-        add(columns - whole, s.panel, copied, to + whole);
+        add(whole, static_cast<const T*>(w.data), in_place, first);
+        add(columns - whole, s.panel, copied, first + whole);
       }
     }
   }
 
-  void store(const Operands& o, Index g, Index c0, Index c, const Slot& s) const {
+  void store(const Operands& o, const Columns& c, const Slot& s) const {
     const Problem& p = spec_.problem;
-    const Index5 step = steps();
+    const Index5 step = steps(c);
+    const Index channel = c.g * p.ci + c.channels.begin;
+    const Index begin = std::max(c.planes.begin, inside_[0]), end = std::min(c.planes.end, inside_[0] + p.x[0]);
+    if (begin >= end) return;
     if (o.bias.data)
-      load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * p.ci + c0) * o.bias.stride[1]), o.bias.dtype,
-               o.bias.stride[1], c);
+      load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
+               o.bias.stride[1], c.channels.size());
     for (Index n = 0; n < p.n; ++n) {
       T* const results = s.results + n * pitch_;
       if (o.bias.data)
-        for (Index i = 0; i < c * p.taps(); ++i) results[i] += s.bias[i / p.taps()];
-      store_taps(kernels_, o.x.at({n, g * p.ci + c0, 0, 0, 0}, {1, c, p.x[0], p.x[1], p.x[2]}),
-                 results + inside_[0] * step[2] + inside_[1] * step[3] + inside_[2], step);
+        for (Index i = 0; i < count(c); ++i) results[i] += s.bias[i / step[1]];
+      store_taps(kernels_,
+                 o.x.at({n, channel, begin - inside_[0], 0, 0}, {1, c.channels.size(), end - begin, p.x[1], p.x[2]}),
+                 results + (begin - c.planes.begin) * step[2] + inside_[1] * step[3] + inside_[2], step);
     }
   }
 
   const KernelSet<T>& kernels_;
   Index3 inside_{};  // the first taps that do not lie in the padding
   bool in_place_ = false;
-  Index chunk_ = 1, group_ = 1;  // rows
-  Index channels_ = 1, pitch_ = 1;
+  Index chunk_ = 1, group_ = 1;                 // rows
+  Index channels_ = 1, depth_ = 1, pitch_ = 1;  // planes of taps, and columns between rows
 };
 
 }  // namespace

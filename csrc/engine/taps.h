@@ -9,7 +9,7 @@ namespace convbwd {
 template <class T>
 void store_taps(const KernelSet<T>& k, const View& to, const T* from, const Index5& step) {
   const Index plane = to.size[2] * to.size[3] * to.size[4];
-  const bool even = rows_of_taps(to) && (to.size[1] == 1 || step[1] == plane) &&
+  const bool even = (to.size[1] == 1 ? dense_planes(to) : rows_of_taps(to) && step[1] == plane) &&
                     (to.size[2] == 1 || step[2] == to.size[3] * to.size[4]) &&
                     (to.size[3] == 1 || step[3] == to.size[4]);
   if (even || (plane == 1 && step[1] == 1)) {
