@@ -48,7 +48,7 @@ class Winograd final : public Tiled<T> {
   bool plan() {
     // Two tasks fit, so that two threads find work: boxes, or else panels of one; narrower ones take less room. Weights
     // are transformed once where several boxes share them.
-    for (const Fit fit : {Fit::two, Fit::narrow, Fit::one})
+    for (const Fit fit : {Fit{2, false}, Fit{2, true}, Fit{1, false}, Fit{1, true}})
       for (const bool prepack : {true, false}) {
         cut_into(kMostTiles);
         const double bytes = static_cast<double>(frequencies_ * static_cast<Index>(sizeof(T))) *
@@ -131,9 +131,12 @@ class Winograd final : public Tiled<T> {
   }
 
  private:
-  // What the budget holds at least: two tasks, two with panels of half the width (or chunks of half the length where
-  // those are narrow), or one.
-  enum class Fit { two, narrow, one };
+  // What the budget holds at least: so many tasks, with panels of half the width, or chunks of half the length where
+  // panels are narrow.
+  struct Fit {
+    Index slots;
+    bool narrow;
+  };
 
   struct Shared {
     T *u, *v;
@@ -144,18 +147,18 @@ class Winograd final : public Tiled<T> {
 
   void cut_into(Index tiles) { this->cut(spec_.problem.n, to_x_ ? spec_.problem.x : spec_.problem.y, tiles); }
 
-  bool configure(Index tiles, Index chunk, bool prepack, Fit fit) {
+  bool configure(Index tiles, Index chunk, bool prepack, const Fit& fit) {
     cut_into(tiles);
     if (prepack && boxes_ == 1) return false;
     prepack_ = prepack;
     // Few boxes are an even number, or take turns; then panels are, for two threads share them.
     const Index all = boxes_ * spec_.problem.groups;
     panels_ = fewest_panels();
-    by_panel_ = fit != Fit::one && vectors_ > 1 && (fit == Fit::narrow || all == 1 || (all < kMinTasks && panels_ > 1));
-    if (fit == Fit::narrow) (panels_ == 1 || width(panels_) > 2 * lanes_ ? panels_ *= 2 : chunk /= 2);
+    by_panel_ = fit.slots > 1 && vectors_ > 1 && (fit.narrow || all == 1 || (all < kMinTasks && panels_ > 1));
+    if (fit.narrow) (panels_ == 1 || width(panels_) > 2 * lanes_ ? panels_ *= 2 : chunk /= 2);
     if (by_panel_ && panels_ < kMinTasks) panels_ = round_up(panels_, 2);
     panels_ = std::min(panels_, vectors_);
-    if (fit == Fit::two && !by_panel_ && all > 1 && all < kMinTasks && all % 2 > 0) return false;
+    if (fit.slots > 1 && !by_panel_ && all > 1 && all < kMinTasks && all % 2 > 0) return false;
     width_ = width(panels_);
     // A set of results sums about so many of the parts.
     const Index most = std::max(lanes_, chunk / (ceil_div(parts_, results()) + 1));
@@ -166,7 +169,7 @@ class Winograd final : public Tiled<T> {
     Carver shared, slot;
     carve(slot, carve_shared(shared));
     return this->share(by_panel_ ? panels_ : all, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()),
-                       fit == Fit::one ? 1 : 2);
+                       fit.slots);
   }
   Shared carve_shared(Carver& carver) const {
     Shared s{};
