@@ -336,7 +336,8 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
       break;
     }
   }
-  const Index even = slots > 1 ? round_up(ceil_div(cd_, spec_.threads), lanes) : 0;  // as many channels a thread
+  // As many channels a thread.
+  const Index even = slots > 1 && tasks_are_shared() ? round_up(ceil_div(cd_, spec_.threads), lanes) : 0;
   // Few boxes, each with its own panels: the larger the box, the less packing, the wider the block, the faster the
   // kernel.
   for (Index parts = 1, last = 0; last != kLeastPixels; parts += ceil_div(parts, 2)) {
