@@ -383,10 +383,6 @@ class Tiled : public GuardedPass {
     constexpr Index line = 64 / static_cast<Index>(sizeof(T));
     return (ceil_div(elements, line) | 1) * line;
   }
-  // Of panels of `widest` columns at most that which wastes least.
-  Index panel_width(Index columns, Index widest) const {
-    return round_up(ceil_div(columns, ceil_div(columns, widest)), lanes_);
-  }
   bool mixes_more() const { return !transforms_.exact; }
   // A sum has few products then beside those of the transforms, whose errors show.
   bool few_frequencies() const { return frequencies_ < 16; }

@@ -117,7 +117,9 @@ class WinogradWeights final : public Tiled<T> {
     const Problem& p = spec_.problem;
     this->cut(p.n, p.y, c.tiles);
     const Index columns = c.block / c.columns;
-    width_ = this->panel_width(p.co, std::min(kernels_.gather_count * lanes_, columns));
+    // The widest panels that waste least.
+    const Index panels = ceil_div(p.co, std::min(kernels_.gather_count * lanes_, columns));
+    width_ = round_up(ceil_div(p.co, panels), lanes_);
     const Index all = ceil_div(p.co, width_);
     panels_ = ceil_div(all, ceil_div(all, std::max<Index>(1, columns / width_)));
     Index of_rows = std::min(ceil_div(p.ci, c.block) * c.rows, ceil_div(p.ci, lanes_));
