@@ -21,7 +21,8 @@ constexpr double kShared = 1 << 20;  // products that two tasks share where slab
 // Of images whose short rows are summed across: those of 64 images of 64 channels 4x4 (262 KB) take 1.26 times as long,
 // of 3x3 (147 KB) 0.92 times, of 1x1 0.8 times wherever they are (Zen 5).
 constexpr Index kNearBytes = 160 << 10;
-// Each task packs its panel: as many rows of so few pixels are quicker without slabs.
+// Each task packs its panel: as many rows of so few pixels are quicker without slabs. Halves of so many rows take 1.03
+// times as long on one thread, and 0.77 times on two of three chunks, the last of which one thread would sum (Zen 4).
 constexpr Index kManyRows = 192, kMostPacked = 2048;
 
 bool reaches_padding(const Problem& p) {
@@ -135,14 +136,28 @@ bool GatherWeights<T>::plan() {
   for (least_slots_ = 2; !search(); --least_slots_)
     if (least_slots_ == 1) return false;
   if (spec_.threads == 1 && slabs_ == 1 && kernels_.any_bstep) {  // blocks may: larger ones pack less
-    least_slots_ = 1, halves_rows_ = false;
+    least_slots_ = 1, divides_rows_ = false;
     fit();
   }
   if (!(swap_ ? spec_.operands.y : spec_.operands.x).plain()) {
     copy_ = true;
     configure(vectors_, rows_, taps_);
   }
+  by_slab_ = lead(true) <= lead(false);
   return true;
+}
+
+// How much more work one half of the tasks is than the other, in such an order.
+template <class T>
+Index GatherWeights<T>::lead(bool by_slab) const {
+  Index more = 0;
+  for (Index i = 0; i < tasks_ && slabs_ > 1; ++i) {
+    const Task t = task(i, by_slab);
+    const Block b = block_of(t.result);
+    const Range chunks = chunks_of(t.slab);
+    more += (i < tasks_ / 2 ? 1 : -1) * b.m * b.n * b.taps * (chunks.end - chunks.begin);
+  }
+  return std::abs(more);
 }
 
 template <class T>
@@ -175,7 +190,7 @@ bool GatherWeights<T>::search() {
   chunk_count_ = chunks_[0] * chunks_[1] * chunks_[2] * chunks_[3];
   widest_ = widest;
   const bool uneven = results % 2 == 1 || cn_ % (widest * lanes) > 0;
-  halves_rows_ = results < kMinTasks && uneven && p.products() >= kShared;
+  divides_rows_ = results < kMinTasks && uneven && p.products() >= kShared;
   slabs_ = 1;
   const bool whole = swap_ && cm_ >= kManyRows && volume <= kMostPacked;
   if (results * parts < kMinTasks && chunk_count_ > 1 && !whole) {  // an even number, or as many as there are chunks
@@ -191,8 +206,12 @@ bool GatherWeights<T>::search() {
 template <class T>
 Index GatherWeights<T>::most_rows(int vectors) const {
   const Index row_bytes = problem_.taps() * vectors * kernels_.lanes * static_cast<Index>(sizeof(T));
-  const Index limit = slabs_ == 1 && halves_rows_ ? ceil_div(cm_, Index{2}) : cm_;
-  return ceil_div(cm_, ceil_div(cm_, std::clamp<Index>(kTileBytes / row_bytes, 1, limit)));
+  Index blocks = ceil_div(cm_, std::clamp<Index>(kTileBytes / row_bytes, 1, cm_));
+  const Index results = problem_.groups * ceil_div(cn_, vectors * kernels_.lanes);
+  const bool odd = results * blocks % 2 == 1 || (blocks == 1 && slabs_ == 1);
+  const bool divides = divides_rows_ && (slabs_ == 1 || (chunk_count_ == 3 && cm_ >= kManyRows));
+  if (divides && odd && results * blocks < kMinTasks) ++blocks;
+  return ceil_div(cm_, std::min(blocks, cm_));
 }
 
 // The largest blocks of rows that fit, of the widest columns.
@@ -220,8 +239,7 @@ void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
   const Index pitch = round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
   T* shared = reinterpret_cast<T*>(workspace);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
-    // All blocks of a slab follow each other: threads share the narrow ones too.
-    const Index result = i % results, slab = i / results;
+    const auto [result, slab] = task(i, by_slab_);
     Block b = block_of(result);
     Carver carver(slot(workspace, number));
     const Slot s = carve(carver);

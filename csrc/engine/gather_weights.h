@@ -49,6 +49,16 @@ class GatherWeights final : public SlottedPass {
     Index g, n0, n, m0, m, t0, taps, pitch;
   };
   Block block_of(Index number) const;
+  struct Task {
+    Index result, slab;
+  };
+  // All blocks of a slab follow each other, or all slabs of a block: two threads begin with half of the tasks each.
+  Task task(Index number, bool by_slab) const {
+    const Index results = tasks_ / slabs_;
+    return by_slab ? Task{number % results, number / results} : Task{number / slabs_, number % slabs_};
+  }
+  Range chunks_of(Index slab) const { return {slab * chunk_count_ / slabs_, (slab + 1) * chunk_count_ / slabs_}; }
+  Index lead(bool by_slab) const;
   // Whether results are formed where they belong, which rows of whole vectors that are rows of w can be. Tasks have
   // more rows then: the shapes of GEMMs would depend on the layout.
   bool in_place() const {
@@ -99,6 +109,7 @@ class GatherWeights final : public SlottedPass {
   // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
   Index4 order_{0, 1, 2, 3}, size_, chunk_, chunks_;
   Index chunk_pixels_ = 1, chunk_count_ = 1, slabs_ = 1;
+  bool by_slab_ = true;
   Index copy_plane_ = 0, copy_images_ = 1, copy_rows_ = 1;  // rows of channels that are multiplied at a time
   int vectors_ = 1;
   Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;
@@ -106,7 +117,7 @@ class GatherWeights final : public SlottedPass {
   Index tile_elements_ = 0, least_slots_ = 1;
   // Of blocks that may be tried.
   int widest_ = 1;
-  bool halves_rows_ = false;  // a column block, whose rows two tasks share unless slabs do
+  bool divides_rows_ = false;  // of few column blocks, so that two tasks share them unless slabs do
 };
 
 }  // namespace convbwd

@@ -227,8 +227,8 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
 
 template <class T>
 void GatherWeights<T>::sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const {
-  const Index first = slab * chunk_count_ / slabs_, last = (slab + 1) * chunk_count_ / slabs_;
-  for (Index i = first; i < last; ++i) chunk(o, b, i, s, tiles, i > first);
+  const Range chunks = chunks_of(slab);
+  for (Index i = chunks.begin; i < chunks.end; ++i) chunk(o, b, i, s, tiles, i > chunks.begin);
 }
 
 template <class T>
