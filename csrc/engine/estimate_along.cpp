@@ -330,6 +330,15 @@ RowsBatch rows_batch(const Problem& p, Index lanes, Index boxes, bool whole) {
 
 Index least_rows_chunk(const Problem& p) { return std::max<Index>(4, kStraight / p.taps()); }
 
+// Where a result is the sum of few products, gather transposes more than it multiplies: x of 16 to 128 channels from 1
+// to 8, 14x14 to 112x112 pixels, takes 0.55 to 0.95 of the time along pixels (AVX2 0.3 to 0.9), up to 64 from 16 0.7 to
+// 0.9; small images from more of them take as long or, of more channels, up to 2 times (Zen 4).
+bool few_products(const Problem& p, Index lanes) {
+  constexpr Index kSources = 8, kResults = 64;
+  const bool large = p.y_plane() >= kSmallPlane;
+  return (p.co <= kSources && (p.ci <= 2048 / lanes || large)) || (p.co <= 2 * kSources && p.ci <= kResults && large);
+}
+
 template <class T>
 bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels) {
   const Problem& p = spec.problem;
@@ -337,6 +346,7 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
   if (of_w && outer_product(p)) return std::max(p.ci, p.co) <= kFewChannels;
   const bool exchanges = of_w && exchanges_roles(p, kernels);
+  if (spec.unknown == Unknown::x && p.pointwise() && few_products(p, kernels.lanes)) return true;
   // Pointwise problems may be read in place, depthwise ones are compared with lanes. Wider results of many sources, or
   // with steps, are hardly ever quicker so; of few sources gather transposes more than it multiplies (3 to 32 channels
   // 48x48, y, 0.8 of the time, Zen 5).
@@ -355,8 +365,16 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
     return static_cast<double>(p.n * p.groups * channels) * static_cast<double>(plane) * sizeof(T);
   };
   const double of_x = bytes(p.ci, p.x_plane());
-  const bool uneven =
-      of_w && p.pointwise() && std::min(p.ci, p.co) < kernels.lanes && of_x + bytes(p.co, p.y_plane()) <= kCached;
+  const bool cached = of_x + bytes(p.co, p.y_plane()) <= kCached;
+  const bool uneven = of_w && p.pointwise() && std::min(p.ci, p.co) < kernels.lanes && cached;
+  if (of_w && p.pointwise() && p.co < p.ci && !cached) {
+    // Few output channels take 0.2 to 0.85 of the time by dots, but 5 to 8 from far more than the caches up to 1.2. Of
+    // 8 lanes gather_weights leaves fewer idle: 1 to 3 take 0.3 to 1, 6 from more than 16 MB 1.5 to 2 (Zen 4; 16 to 512
+    // input channels).
+    constexpr Index kWide = 16;
+    if (p.co <= (kernels.lanes < kWide ? 3 : of_x <= 4 * kCached ? kFewChannels : 4)) return true;
+    if (kernels.lanes < kWide && of_x > 2 * kCached) return false;
+  }
   if (width > most * kFewChannels && !uneven && !(of_w && dots_exchange_roles(p, kernels))) return false;
   // Of as many output channels as lanes, packed columns are whole vectors: 256 to 8 channels, 8 images of 7x7, take 0.2
   // of the time of dots (AVX2).

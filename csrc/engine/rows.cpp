@@ -16,6 +16,7 @@ namespace convbwd {
 namespace {
 
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
+constexpr double kStored = 8;          // products that take as long as storing a result of few (Zen 4)
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
 constexpr Index kMinTasks = 8;
 // Of a call after which a few lines are fetched: three blocks of 7 vectors, tiles of three or four rows.
@@ -140,7 +141,7 @@ Index Rows<T>::measure() {
 template <class T>
 bool Rows<T>::plan() {
   const Problem& p = spec_.problem;
-  const Index budget = static_cast<Index>(spec_.budget);
+  const Index budget = static_cast<Index>(spec_.budget), images = p.n * p.groups;
   bool fixed = spec_.sums[1] > 0;
   chunk_ = fixed ? std::min(cs_, spec_.sums[1]) : cs_;
   Index bytes = 0;
@@ -167,6 +168,8 @@ bool Rows<T>::plan() {
         break;
       else if (box_q_[1] > 1)
         box_q_[1] = ceil_div(box_q_[1], 2);
+      else if (plain_ && box_q_[2] > 4 * kernels_.lanes)
+        box_q_[2] = ceil_div(box_q_[2], 2);
       else if (chunk_ > 1 && !fixed)
         chunk_ = ceil_div(chunk_, 2);
       else if (box_q_[2] > kernels_.lanes)
@@ -177,15 +180,15 @@ bool Rows<T>::plan() {
     return true;
   };
   // Chunks order sums, which must not depend on the number of threads. Boxes may.
-  const bool shared = p.products() >= kShared;
+  const double products = p.products() + (plain_ ? kStored * static_cast<double>(images * cd_ * p.y_plane()) : 0);
+  const bool shared = products >= kShared;
   if (!fits(std::min(shared ? budget / 2 : budget, kBoxBytes))) return false;
   if (shared && spec_.threads == 1) {  // larger boxes; what fits twice does once
     fixed = true;
     fits(std::min(budget, kBoxBytes));
   }
-  const Index images = p.n * p.groups;
-  const Index shares = std::min<Index>(spec_.threads, static_cast<Index>(2 * p.products() / kShared));
-  const Index wanted = p.products() >= kMuchWork ? kMinTasks : shares;
+  const Index shares = std::min<Index>(spec_.threads, static_cast<Index>(2 * products / kShared));
+  const Index wanted = products >= kMuchWork ? kMinTasks : shares;
   while (images * boxes_ < wanted && box_q_[1] > 8) {
     box_q_[1] = ceil_div(box_q_[1], 2);
     bytes = measure();
