@@ -330,13 +330,17 @@ RowsBatch rows_batch(const Problem& p, Index lanes, Index boxes, bool whole) {
 
 Index least_rows_chunk(const Problem& p) { return std::max<Index>(4, kStraight / p.taps()); }
 
-// Where a result is the sum of few products, gather transposes more than it multiplies: x of 16 to 128 channels from 1
-// to 8, 14x14 to 112x112 pixels, takes 0.55 to 0.95 of the time along pixels (AVX2 0.3 to 0.9), up to 64 from 16 0.7 to
-// 0.9; small images from more of them take as long or, of more channels, up to 2 times (Zen 4).
+// Where a result is the sum of few products, gather transposes more than it multiplies. Along pixels take, of its time,
+// x of pointwise problems with 16 to 128 channels from 1 to 8, 14x14 to 112x112 pixels, 0.55 to 0.95 (AVX2 0.3 to 0.9),
+// up to 64 from 16 0.7 to 0.9, but of small images more of them up to twice as long; 96 and 256 channels from 1 to 4
+// with windows of 3x3, and from 1 with 5x5, 96x96 pixels, 0.54 to 0.85, 96 channels 28x28 from 1 0.64 (7x7 1.6); rows
+// of 1000 pixels from 1 to 6, with 3 taps, 0.35 to 0.79 (512 channels 1.4 to 1.75, Zen 4).
 bool few_products(const Problem& p, Index lanes) {
-  constexpr Index kSources = 8, kResults = 64;
-  const bool large = p.y_plane() >= kSmallPlane;
-  return (p.co <= kSources && (p.ci <= 2048 / lanes || large)) || (p.co <= 2 * kSources && p.ci <= kResults && large);
+  const Index products = p.co * p.taps();
+  const bool large = p.y_plane() >= kSmallPlane, few = p.ci <= 2048 / lanes;
+  if (p.pointwise()) return products <= 8 ? few || large : products <= 16 && p.ci <= 64 && large;
+  if (p.stride != Index3{1, 1, 1}) return false;
+  return large ? products <= 36 : few && p.y_plane() >= 128 && products <= (p.x[0] * p.x[1] == 1 ? 18 : 9);
 }
 
 template <class T>
@@ -346,7 +350,8 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   // Sums over a few pixels are sums over images, of which vectors along pixels hold one each.
   if (of_w && outer_product(p)) return std::max(p.ci, p.co) <= kFewChannels;
   const bool exchanges = of_w && exchanges_roles(p, kernels);
-  if (spec.unknown == Unknown::x && p.pointwise() && few_products(p, kernels.lanes)) return true;
+  const bool short_sums = spec.unknown == Unknown::x && few_products(p, kernels.lanes);
+  if (p.pointwise() && short_sums) return true;
   // Pointwise problems may be read in place, depthwise ones are compared with lanes. Wider results of many sources, or
   // with steps, are hardly ever quicker so; of few sources gather transposes more than it multiplies (3 to 32 channels
   // 48x48, y, 0.8 of the time, Zen 5).
@@ -375,7 +380,7 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
     if (p.co <= (kernels.lanes < kWide ? 3 : of_x <= 4 * kCached ? kFewChannels : 4)) return true;
     if (kernels.lanes < kWide && of_x > 2 * kCached) return false;
   }
-  if (width > most * kFewChannels && !uneven && !(of_w && dots_exchange_roles(p, kernels))) return false;
+  if (width > most * kFewChannels && !uneven && !(of_w && dots_exchange_roles(p, kernels))) return short_sums;
   // Of as many output channels as lanes, packed columns are whole vectors: 256 to 8 channels, 8 images of 7x7, take 0.2
   // of the time of dots (AVX2).
   const Index few_columns = of_w ? std::min<Index>(kFewChannels, kernels.lanes - 1) : kFewChannels;
