@@ -330,6 +330,21 @@ TEST(GatherWeights, SumsAsOtherLayoutsDo) {
       }
 }
 
+// Chunks that slabs do not divide evenly, of two blocks of rows and of two blocks of columns.
+TEST(GatherWeights, SumsUnevenSlabs) {
+  set_num_threads(kThreads);
+  for (const Problem& p :
+       {problem(1, 1, 192, 6, {1, 33, 33}, {1, 1, 1}), problem(1, 1, 40, 72, {1, 59, 60}, {1, 1, 1})})
+    for (const KernelSet<float>* set : kernel_sets<float>()) {
+      Random random(33);
+      Call call(p, Unknown::w, {DType::float32, DType::float32, DType::float32});
+      call.fill_integers(random);
+      const auto pass = make_gather_weights(call.spec(kNoLimit), *set);
+      ASSERT_NE(pass, nullptr);
+      call.check(*pass, call.defined());
+    }
+}
+
 // Boxes and blocks may follow the number of threads that share much work; sums must not.
 TEST(MuchWork, IsSummedAlikeByAnyNumberOfThreads) {
   struct Case {
@@ -442,6 +457,8 @@ TEST(Plans, TakeEveryWay) {
            {"in 1 slabs", Unknown::w, make_gather_weights, wide, DType::float32, 48 << 10},
            {"in 4 slabs", Unknown::w, make_gather_weights, side, DType::float32, 72 << 10},
            {"128 of 256 input channels a task", Unknown::w, make_gather_weights, side, DType::float32, 24 << 10},
+           {"128 of 256 input channels a task, 3 chunks of 420 pixels in 3 slabs; image in place; 6 tasks", Unknown::w,
+            make_gather_weights, problem(1, 1, 256, 8, {1, 35, 35}, {1, 1, 1})},
            {"output channels a task", Unknown::w, make_gather_weights, problem(1, 1, 17, 40, {1, 9, 9}, {1, 1, 1})},
            {"3 of 3 output channels a task", Unknown::w, make_gather_weights,
             problem(2, 1, 64, 3, {1, 9, 9}, {1, 3, 3})},

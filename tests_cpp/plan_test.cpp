@@ -304,6 +304,7 @@ INSTANTIATE_TEST_SUITE_P(
                "rows x", "gather w"},
         Choice{"LastLayer", problem(1, 1, 64, 3, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}), "rows y",
                "rows x", kX86 && active_isa() < Isa::avx512 ? "dots w" : "gather w"},
+        Choice{"Classes", problem(1, 1, 200, 3, {1, 112, 112}, {1, 1, 1}), "rows y", "rows x", "dots w"},
         Choice{"FewPixels", problem(1, 1, 64, 64, {1, 8, 8}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}), "gather y",
                "columns x", "gather w"},
         Choice{"Classifier", problem(2, 1, 640, 100, {1, 1, 1}, {1, 1, 1}), "gather y", "matvec x", "outer w"}),
