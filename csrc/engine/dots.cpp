@@ -12,6 +12,7 @@
 #include "engine/dots_layout.h"
 #include "engine/estimate.h"
 #include "engine/pass.h"
+#include "engine/slabs.h"
 #include "engine/weights_out.h"
 
 namespace convbwd {
@@ -99,7 +100,8 @@ class Dots final : public SlottedPass {
   Index3 box_q_;
   DotsLayout layout_;
   bool copies_x_ = true, copies_y_ = true;
-  Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, slabs_ = 1, batch_ = 1;
+  Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, batch_ = 1;
+  Slabs slabs_;  // of boxes of images
   Index slot_bytes_ = 0;
 };
 
@@ -121,7 +123,7 @@ typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
   s.part = carver.take<T>(spec_.problem.co * layout_.together * spec_.problem.taps());
   s.x_parts = carver.take<Planes::Part>(layout_.x.parts());
   s.y_parts = carver.take<Planes::Part>(static_cast<Index>(layout_.y.size()));
-  if (slabs_ == 1) s.sums = carver.take<T>(batch_ * sum_count());
+  if (!slabs_.several()) s.sums = carver.take<T>(batch_ * sum_count());
   return s;
 }
 
@@ -187,20 +189,21 @@ bool Dots<T>::plan() {
   channel_blocks_ = ceil_div(p.ci, channels_);
   const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
   const Index sum_bytes = round_up(sum_count() * static_cast<Index>(sizeof(T)), 64);
+  slabs_ = {.results = results, .units = units};
   if (results < kMinTasks)
-    slabs_ = std::clamp<Index>(std::min(ceil_div(kMinTasks, results), budget / 2 / (results * sum_bytes)), 1, units);
+    slabs_.count =
+        std::clamp<Index>(std::min(ceil_div(kMinTasks, results), budget / 2 / (results * sum_bytes)), 1, units);
   measure(dense);
-  const Index products = std::max<Index>(1, p.y_plane() * p.n * p.taps() * channels_ * p.co / slabs_);
-  if (slabs_ == 1) {
+  if (!slabs_.several()) {
+    const Index products = std::max<Index>(1, p.y_plane() * p.n * p.taps() * channels_ * p.co);
     const Index channel_bytes = std::max<Index>(1, p.x_plane() * channels_) * static_cast<Index>(sizeof(T));
     const Index wanted =  // those of a group share the copy of y
         std::max({kTaskProducts / products, p.n > 1 ? kRunBytes / channel_bytes : 1, channel_blocks_});
     batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, results / std::max<Index>(kMinTasks, 4 * spec_.threads)));
     for (measure(dense); slot_bytes_ > budget && batch_ > 1; measure(dense)) batch_ = ceil_div(batch_, 2);
+    slabs_.results = ceil_div(results, batch_);
   }
-  const auto fits = [&] {
-    return share(ceil_div(results, batch_) * slabs_, slabs_ > 1 ? results * slabs_ * sum_bytes : 0, slot_bytes_);
-  };
+  const auto fits = [&] { return share(slabs_.tasks(), slabs_.bytes<T>(sum_count()), slot_bytes_); };
   if (!fits()) return false;
   measure(spec_.operands);
   fits();
@@ -382,11 +385,9 @@ template <class T>
 void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
   const Operands o = exchanged_ ? exchanged(operands) : operands;
   const Problem& p = spec_.problem;
-  const Index results = p.groups * channel_blocks_, units = p.n * boxes_;
-  const Index pitch = round_up(sum_count() * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
-  T* shared = reinterpret_cast<T*>(workspace);
-  parallel_for(tasks_, slots(), [&](Index i, int number) {
-    const Index slab = i % slabs_;
+  const Index results = p.groups * channel_blocks_;
+  const auto results_of = [&](Index batch) { return Range{batch * batch_, std::min((batch + 1) * batch_, results)}; };
+  const auto sum = [&](const Slabs::Task& task, int number, T* sums) -> const T* {
     Carver carver(slot(workspace, number));
     Slot s = carve(carver);
     if (layout_.lead > 0) {
@@ -394,12 +395,13 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
       T* behind_y = s.y + layout_.lead + layout_.y_size();
       std::fill(behind_y, behind_y + layout_.lead, T{});
     }
-    const Index first = i / slabs_ * batch_, last = std::min(first + batch_, results);
-    T* const sums = slabs_ > 1 ? shared + (first * slabs_ + slab) * pitch : s.sums;
+    const Range part = results_of(task.result);
+    const Index first = part.begin, last = part.end;
+    if (!sums) sums = s.sums;
     std::fill(sums, sums + (last - first) * sum_count(), T{});
     Index located = -1, bordered = 0;  // channels
     bool bordered_y = false;
-    for (Index u = slab * units / slabs_; u < (slab + 1) * units / slabs_; ++u) {
+    for (Index u = task.units.begin; u < task.units.end; ++u) {
       const Box b = box(u / p.n);
       if (located != u / p.n) {
         located = u / p.n, bordered = 0, bordered_y = false;
@@ -409,7 +411,7 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
         const Next next = [&]() -> Next {
           if (s.x_stays && s.y_stays && !masked_) return {};
           if (r + 1 < last) return next_copies(o, u, r, u, r + 1);
-          if (u + 1 < units) return next_copies(o, u, r, u + 1, first);
+          if (u + 1 < slabs_.units) return next_copies(o, u, r, u + 1, first);
           return next_copies(o, u, r, 0, last % results);
         }();
         if (group != r / channel_blocks_) {
@@ -432,16 +434,13 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
         bordered = channels;
       }
     }
-    for (Index r = first; r < last && slabs_ == 1; ++r)
-      store(o, r / channel_blocks_, r % channel_blocks_ * channels_, sums + (r - first) * sum_count());
+    return sums;
+  };
+  slabs_.run<T>(slots(), workspace, sum_count(), sum, [&](Index batch, int, const T* sums) {
+    const Range part = results_of(batch);
+    for (Index r = part.begin; r < part.end; ++r, sums += sum_count())
+      store(o, r / channel_blocks_, r % channel_blocks_ * channels_, sums);
   });
-  if (slabs_ == 1) return;
-  for (Index r = 0; r < results; ++r) {
-    T* total = shared + r * slabs_ * pitch;
-    for (Index slab = 1; slab < slabs_; ++slab)
-      for (Index e = 0; e < sum_count(); ++e) total[e] += total[slab * pitch + e];
-    store(o, r / channel_blocks_, r % channel_blocks_ * channels_, total);
-  }
 }
 
 template <class T>
@@ -451,7 +450,7 @@ std::string Dots<T>::explain() const {
     << " pixels, ";
   if (masked_) s << layout_.y.size() << " masked copies of " << (exchanged_ ? "x, " : "y, ");
   s << layout_.calls.size() << " tiles for each of " << channels_ << (exchanged_ ? " output" : " input")
-    << " channels, " << batch_ << " results a task, " << slabs_ << " slabs; " << effort();
+    << " channels, " << batch_ << " results a task, " << slabs_.count << " slabs; " << effort();
   return s.str();
 }
 

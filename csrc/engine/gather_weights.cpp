@@ -72,7 +72,7 @@ GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernel
 template <class T>
 typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
   Slot s{};
-  if (slabs_ == 1) s.tiles = carver.take<T>(tile_elements_);
+  if (!slabs_.several()) s.tiles = carver.take<T>(tile_elements_);
   s.panel = carver.take<T>(chunk_pixels_ * width());
   if (copy_) s.copy = carver.take<T>(copy_images_ * copy_plane_ * copy_rows_);
   if (padded_) {
@@ -111,8 +111,7 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
     copy_plane_ = (ceil_div(reach[1] * reach[2] * reach[3], kernels_.lanes) | 1) * kernels_.lanes;
     copy_images_ = reach[0];
   }
-  const Index tasks = p.groups * row_blocks_ * tap_blocks_ * column_blocks_ * slabs_;
-  const Index tiles = slabs_ > 1 ? tasks * round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) : 0;
+  slabs_.results = p.groups * row_blocks_ * tap_blocks_ * column_blocks_;
   const Index least = ceil_div(kernels_.gather[vectors - 1].mr, taps_);  // rows that fill the kernel's tile
   for (const Index bytes : {kCopyBytes, Index{0}}) {
     if (copy_) {
@@ -121,7 +120,8 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
     }
     Carver slot;
     carve(slot);
-    if (share(tasks, tiles, static_cast<Index>(slot.used()), least_slots_)) return true;
+    if (share(slabs_.tasks(), slabs_.bytes<T>(tile_elements_), static_cast<Index>(slot.used()), least_slots_))
+      return true;
   }
   return false;
 }
@@ -135,7 +135,7 @@ bool GatherWeights<T>::plan() {
   // Two slots where they fit, whatever the number of threads is: slabs must not depend on it, nor the shapes of GEMMs.
   for (least_slots_ = 2; !search(); --least_slots_)
     if (least_slots_ == 1) return false;
-  if (spec_.threads == 1 && slabs_ == 1 && kernels_.any_bstep) {  // blocks may: larger ones pack less
+  if (spec_.threads == 1 && !slabs_.several() && kernels_.any_bstep) {  // blocks may: larger ones pack less
     least_slots_ = 1, divides_rows_ = false;
     fit();
   }
@@ -143,21 +143,11 @@ bool GatherWeights<T>::plan() {
     copy_ = true;
     configure(vectors_, rows_, taps_);
   }
-  by_slab_ = lead(true) <= lead(false);
+  slabs_.order([&](Index result) {
+    const Block b = block_of(result);
+    return b.m * b.n * b.taps;
+  });
   return true;
-}
-
-// How much more work one half of the tasks is than the other, in such an order.
-template <class T>
-Index GatherWeights<T>::lead(bool by_slab) const {
-  Index more = 0;
-  for (Index i = 0; i < tasks_ && slabs_ > 1; ++i) {
-    const Task t = task(i, by_slab);
-    const Block b = block_of(t.result);
-    const Range chunks = chunks_of(t.slab);
-    more += (i < tasks_ / 2 ? 1 : -1) * b.m * b.n * b.taps * (chunks.end - chunks.begin);
-  }
-  return std::abs(more);
 }
 
 template <class T>
@@ -187,17 +177,17 @@ bool GatherWeights<T>::search() {
     if (pixels == 0) pixels = 1;
   }
   chunk_pixels_ = chunk_[0] * chunk_[1] * chunk_[2] * chunk_[3];
-  chunk_count_ = chunks_[0] * chunks_[1] * chunks_[2] * chunks_[3];
   widest_ = widest;
   const bool uneven = results % 2 == 1 || cn_ % (widest * lanes) > 0;
   divides_rows_ = results < kMinTasks && uneven && p.products() >= kShared;
-  slabs_ = 1;
+  slabs_ = {.units = chunks_[0] * chunks_[1] * chunks_[2] * chunks_[3]};
   const bool whole = swap_ && cm_ >= kManyRows && volume <= kMostPacked;
-  if (results * parts < kMinTasks && chunk_count_ > 1 && !whole) {  // an even number, or as many as there are chunks
+  if (results * parts < kMinTasks && slabs_.units > 1 && !whole) {  // an even number, or as many as there are chunks
     const Index room = budget / 2 / std::max<Index>(1, results * full_tile) / 2 * 2;
-    slabs_ = std::min({chunk_count_, round_up(ceil_div(kMinTasks, results * parts), 2), std::max<Index>(1, room)});
-    while (slabs_ > 1 && !configure(widest, most_rows(widest), p.taps()))
-      slabs_ = std::max<Index>(1, (slabs_ - 1) / 2 * 2);
+    slabs_.count =
+        std::min({slabs_.units, round_up(ceil_div(kMinTasks, results * parts), 2), std::max<Index>(1, room)});
+    while (slabs_.several() && !configure(widest, most_rows(widest), p.taps()))
+      slabs_.count = std::max<Index>(1, (slabs_.count - 1) / 2 * 2);
   }
   return fit();
 }
@@ -208,8 +198,8 @@ Index GatherWeights<T>::most_rows(int vectors) const {
   const Index row_bytes = problem_.taps() * vectors * kernels_.lanes * static_cast<Index>(sizeof(T));
   Index blocks = ceil_div(cm_, std::clamp<Index>(kTileBytes / row_bytes, 1, cm_));
   const Index results = problem_.groups * ceil_div(cn_, vectors * kernels_.lanes);
-  const bool odd = results * blocks % 2 == 1 || (blocks == 1 && slabs_ == 1);
-  const bool divides = divides_rows_ && (slabs_ == 1 || (chunk_count_ == 3 && cm_ >= kManyRows));
+  const bool odd = results * blocks % 2 == 1 || (blocks == 1 && !slabs_.several());
+  const bool divides = divides_rows_ && (!slabs_.several() || (slabs_.units == 3 && cm_ >= kManyRows));
   if (divides && odd && results * blocks < kMinTasks) ++blocks;
   return ceil_div(cm_, std::min(blocks, cm_));
 }
@@ -222,7 +212,8 @@ bool GatherWeights<T>::fit() {
     const int mr = kernels_.gather[v - 1].mr;
     for (Index rows = most_rows(v); rows >= 1; rows = rows > mr ? std::max<Index>(mr, rows / 2 / mr * mr) : rows / 2) {
       // Each task packs its panel: slabs do not pay for tasks of single rows.
-      if (slabs_ > 1 && rows * p.taps() < std::min<Index>(mr, cm_ * p.taps())) slabs_ = 1, rows = most_rows(v);
+      if (slabs_.several() && rows * p.taps() < std::min<Index>(mr, cm_ * p.taps()))
+        slabs_.count = 1, rows = most_rows(v);
       if (configure(v, rows, p.taps())) return true;
     }
     for (Index taps = p.taps() / 2; taps >= mr; taps /= 2)
@@ -235,30 +226,25 @@ template <class T>
 void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
   // Zeros in the padding are harmless while y is finite.
   if (padded_ && !all_finite(kernels_, o.y)) return careful_->run(o, workspace);
-  const Index results = tasks_ / slabs_;
-  const Index pitch = round_up(tile_elements_ * static_cast<Index>(sizeof(T)), 64) / static_cast<Index>(sizeof(T));
-  T* shared = reinterpret_cast<T*>(workspace);
-  parallel_for(tasks_, slots(), [&](Index i, int number) {
-    const auto [result, slab] = task(i, by_slab_);
-    Block b = block_of(result);
+  const auto slot_of = [&](int number) {
     Carver carver(slot(workspace, number));
-    const Slot s = carve(carver);
+    return carve(carver);
+  };
+  const auto sum_slab = [&](const Slabs::Task& task, int number, T* tiles) -> const T* {
+    Block b = block_of(task.result);
+    const Slot s = slot_of(number);
     if (in_place(b)) {
       const View w = weights(o, b);
       b.pitch = w.stride[0];
-      return sum(o, b, 0, s, static_cast<T*>(w.data));
+      sum(o, b, task.units, s, static_cast<T*>(w.data));
+      return nullptr;
     }
-    sum(o, b, slab, s, slabs_ > 1 ? shared + (result * slabs_ + slab) * pitch : s.tiles);
-    if (slabs_ == 1) store(o, b, s.tiles, s.lines);
-  });
-  if (slabs_ == 1) return;
-  parallel_for(results, slots(), [&](Index i, int number) {
-    Carver carver(slot(workspace, number));
-    const Slot s = carve(carver);
-    T* tiles = shared + i * slabs_ * pitch;
-    for (Index slab = 1; slab < slabs_; ++slab)
-      for (Index e = 0; e < tile_elements_; ++e) tiles[e] += tiles[slab * pitch + e];
-    store(o, block_of(i), tiles, s.lines);
+    if (!tiles) tiles = s.tiles;
+    sum(o, b, task.units, s, tiles);
+    return tiles;
+  };
+  slabs_.run<T>(slots(), workspace, tile_elements_, sum_slab, [&](Index result, int number, const T* tiles) {
+    store(o, block_of(result), tiles, slot_of(number).lines);
   });
 }
 
@@ -281,8 +267,8 @@ std::string GatherWeights<T>::explain() const {
   std::ostringstream s;
   s << "gather w (" << kernels_.name << ' ' << kernels_.gather[vectors_ - 1].name << "): " << rows_ << " of " << cm_
     << (swap_ ? " output" : " input") << " channels a task, "
-    << (unrolls_ && spec_.problem.taps() > 1 ? "windows unrolled, " : "") << chunk_count_ << " chunks of "
-    << chunk_pixels_ << " pixels in " << slabs_ << " slabs; image " << (copy_ ? "copied" : "in place") << "; "
+    << (unrolls_ && spec_.problem.taps() > 1 ? "windows unrolled, " : "") << slabs_.units << " chunks of "
+    << chunk_pixels_ << " pixels in " << slabs_.count << " slabs; image " << (copy_ ? "copied" : "in place") << "; "
     << effort();
   return s.str();
 }

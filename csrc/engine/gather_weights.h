@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/estimate.h"
+#include "engine/slabs.h"
 #include "engine/weights_out.h"
 
 namespace convbwd {
@@ -49,21 +50,11 @@ class GatherWeights final : public SlottedPass {
     Index g, n0, n, m0, m, t0, taps, pitch;
   };
   Block block_of(Index number) const;
-  struct Task {
-    Index result, slab;
-  };
-  // All blocks of a slab follow each other, or all slabs of a block: two threads begin with half of the tasks each.
-  Task task(Index number, bool by_slab) const {
-    const Index results = tasks_ / slabs_;
-    return by_slab ? Task{number % results, number / results} : Task{number / slabs_, number % slabs_};
-  }
-  Range chunks_of(Index slab) const { return {slab * chunk_count_ / slabs_, (slab + 1) * chunk_count_ / slabs_}; }
-  Index lead(bool by_slab) const;
   // Whether results are formed where they belong, which rows of whole vectors that are rows of w can be. Tasks have
   // more rows then: the shapes of GEMMs would depend on the layout.
   bool in_place() const {
     const View& w = spec_.operands.w;
-    return kernels_.any_bstep && swap_ && problem_.pointwise() && slabs_ == 1 && w.dtype == compute_dtype<T> &&
+    return kernels_.any_bstep && swap_ && problem_.pointwise() && !slabs_.several() && w.dtype == compute_dtype<T> &&
            (unrolls_ ? rows_of_taps(w) : w.plain() && w.stride[1] == 1);
   }
   bool in_place(const Block& b) const { return in_place() && b.n % kernels_.lanes == 0; }
@@ -76,7 +67,7 @@ class GatherWeights final : public SlottedPass {
     }
     return o.w.at({b.g * spec_.problem.co + (swap_ ? b.m0 : b.n0), swap_ ? b.n0 : b.m0, 0, 0, 0}, o.w.size);
   }
-  void sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const;
+  void sum(const Operands& o, const Block& b, const Range& chunks, const Slot& s, T* tiles) const;
   void pack_windows(const View& x, const Block& b, const Index5& at, const Index5& size, const Index5& step,
                     const Slot& s) const;
   // Positions of an image that the windows of so many positions of y cover.
@@ -108,8 +99,8 @@ class GatherWeights final : public SlottedPass {
   std::array<std::vector<TapClass>, 3> classes_;
   // Nest of the reduction, axes 0 (n) and 1 to 3 (d, h, w) of an image; the innermost is the one with long rows.
   Index4 order_{0, 1, 2, 3}, size_, chunk_, chunks_;
-  Index chunk_pixels_ = 1, chunk_count_ = 1, slabs_ = 1;
-  bool by_slab_ = true;
+  Index chunk_pixels_ = 1;
+  Slabs slabs_;
   Index copy_plane_ = 0, copy_images_ = 1, copy_rows_ = 1;  // rows of channels that are multiplied at a time
   int vectors_ = 1;
   Index rows_ = 1, row_blocks_ = 1, column_blocks_ = 1;

@@ -226,8 +226,7 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
 }
 
 template <class T>
-void GatherWeights<T>::sum(const Operands& o, const Block& b, Index slab, const Slot& s, T* tiles) const {
-  const Range chunks = chunks_of(slab);
+void GatherWeights<T>::sum(const Operands& o, const Block& b, const Range& chunks, const Slot& s, T* tiles) const {
   for (Index i = chunks.begin; i < chunks.end; ++i) chunk(o, b, i, s, tiles, i > chunks.begin);
 }
 
@@ -253,8 +252,8 @@ void GatherWeights<T>::store(const Operands& o, const Block& b, const T* tiles, 
     }
 }
 
-#define CONVBWD_INSTANTIATE(T)                                                                      \
-  template void GatherWeights<T>::sum(const Operands&, const Block&, Index, const Slot&, T*) const; \
+#define CONVBWD_INSTANTIATE(T)                                                                             \
+  template void GatherWeights<T>::sum(const Operands&, const Block&, const Range&, const Slot&, T*) const; \
   template void GatherWeights<T>::store(const Operands&, const Block&, const T*, T*) const;
 CONVBWD_INSTANTIATE(float)
 CONVBWD_INSTANTIATE(double)

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/lanes.h"
+#include "engine/slabs.h"
 
 namespace convbwd {
 namespace {
@@ -35,7 +36,7 @@ class LanesWeights final : public GuardedPass {
 
   const KernelSet<T>& kernels_;
   LanePlanes x_, y_, sums_;
-  Index blocks_ = 1, slabs_ = 1;
+  Slabs slabs_;  // of images, for blocks of channels
 };
 
 template <class T>
@@ -57,7 +58,7 @@ typename LanesWeights<T>::Slot LanesWeights<T>::carve(Carver& carver) const {
   s.y = carver.take<T>(y_.elements());
   s.flat = carver.take<T>(spec_.operands.w.dtype == compute_dtype<T> ? 0 : sums_.elements());
   s.table = carver.take<T*>(std::max(x_.extent[2], y_.extent[2]));
-  if (slabs_ == 1) s.sums = carver.take<T>(sums_.elements());
+  if (!slabs_.several()) s.sums = carver.take<T>(sums_.elements());
   return s;
 }
 
@@ -66,19 +67,17 @@ bool LanesWeights<T>::plan() {
   const Problem& p = spec_.problem;
   if (!p.depthwise() || p.taps() == 1) return false;  // one tap needs no planes
   if (!x_.short_axes() || !y_.short_axes() || !sums_.short_axes()) return false;
-  blocks_ = ceil_div(p.groups, lanes());
+  slabs_ = {.results = ceil_div(p.groups, lanes()), .units = p.n};
   const auto measure = [&] {
     Carver carver;
     carve(carver);
     return static_cast<Index>(carver.used());
   };
-  const Index sums = blocks_ * sums_.elements() * static_cast<Index>(sizeof(T));
   if (measure() > kLanesVectors * vector_bytes()) return false;
-  slabs_ = std::clamp<Index>(ceil_div(kMinTasks, blocks_), 1, p.n);
-  const auto fits = [&] { return share(blocks_ * slabs_, slabs_ > 1 ? slabs_ * sums : 0, measure()); };
-  while (!fits()) {
-    if (slabs_ == 1) return false;
-    slabs_ = ceil_div(slabs_, 2);
+  slabs_.count = std::clamp<Index>(ceil_div(kMinTasks, slabs_.results), 1, p.n);
+  while (!share(slabs_.tasks(), slabs_.bytes<T>(sums_.elements()), measure())) {
+    if (!slabs_.several()) return false;
+    slabs_.count = ceil_div(slabs_.count, 2);
   }
   direct_ = make_dots(spec_, kernels_);
   return direct_ != nullptr;
@@ -103,59 +102,51 @@ void LanesWeights<T>::add(const T* x, const T* y, T* sums) const {
 template <class T>
 void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
   const Problem& p = spec_.problem;
-  T* const shared = reinterpret_cast<T*>(workspace);
   std::atomic<bool> finite{true};
-  const auto store = [&](Index block, const T* sums, T* flat) {
-    if (!all_finite(sums, sums_.elements())) finite.store(false, std::memory_order_relaxed);
-    each_weights(o.w, block * lanes(), channels(block),
-                 [&](const View& part, Index lane) { store_lanes(kernels_, part, sums + lane, flat); });
-  };
   const bool far = come_from_memory(p, kernels_);
   const auto slot_of = [&](int number) {
     Carver carver(slot(workspace, number));
     return carve(carver);
   };
-  parallel_for(tasks_, slots(), [&](Index i, int number) {
-    Slot s = slot_of(number);
-    const Index block = i / slabs_, slab = i % slabs_;
-    if (slabs_ > 1) s.sums = shared + i * sums_.elements();
-    std::fill(s.sums, s.sums + sums_.elements(), T{});
+  const auto sum = [&](const Slabs::Task& task, int number, T* sums) -> const T* {
+    const Slot s = slot_of(number);
+    if (!sums) sums = s.sums;
+    std::fill(sums, sums + sums_.elements(), T{});
     std::fill(s.x, s.x + x_.elements(), T{});
     std::fill(s.y, s.y + y_.elements(), T{});
-    for (Index n = slab * p.n / slabs_; n < (slab + 1) * p.n / slabs_; ++n) {
-      // After the last image of a slab comes the first one of the next.
-      const Index task = n + 1 < (slab + 1) * p.n / slabs_ ? i : std::min(i + 1, tasks_ - 1);
-      const Index after = task == i ? n + 1 : task % slabs_ * p.n / slabs_;
+    const Slabs::Task after = slabs_.task(std::min(task.number + 1, tasks_ - 1));
+    for (Index n = task.units.begin; n < task.units.end; ++n) {
+      const bool last = n + 1 == task.units.end;
       const auto copy = [&](const LanePlanes& planes, const View& v, T* to) {
-        const View next = lanes_of(v, std::min(after, p.n - 1), task / slabs_ * lanes(), 1);
-        planes.copy(kernels_, lanes_of(v, n, block * lanes(), channels(block)), far ? &next : nullptr, s.table, to);
+        const View next = lanes_of(v, last ? after.units.begin : n + 1, (last ? after : task).result * lanes(), 1);
+        planes.copy(kernels_, lanes_of(v, n, task.result * lanes(), channels(task.result)), far ? &next : nullptr,
+                    s.table, to);
       };
       copy(x_, o.x, s.x);
       copy(y_, o.y, s.y);
-      add(s.x, s.y, s.sums);
+      add(s.x, s.y, sums);
     }
-    if (slabs_ == 1) store(block, s.sums, s.flat);
+    return sums;
+  };
+  slabs_.run<T>(slots(), workspace, sums_.elements(), sum, [&](Index block, int number, const T* sums) {
+    if (!all_finite(sums, sums_.elements())) finite.store(false, std::memory_order_relaxed);
+    each_weights(o.w, block * lanes(), channels(block),
+                 [&](const View& part, Index lane) { store_lanes(kernels_, part, sums + lane, slot_of(number).flat); });
   });
-  for (Index block = 0; block < blocks_ && slabs_ > 1; ++block) {
-    T* const total = shared + block * slabs_ * sums_.elements();
-    for (Index slab = 1; slab < slabs_; ++slab)
-      for (Index e = 0; e < sums_.elements(); ++e) total[e] += total[slab * sums_.elements() + e];
-    store(block, total, slot_of(0).flat);
-  }
   if (!finite) direct_->run(o, workspace);
 }
 
 template <class T>
 double LanesWeights<T>::nanoseconds() const {
   const Problem& p = spec_.problem;
-  return lanes_nanoseconds(p, blocks_, static_cast<double>(p.taps() * p.y_plane()), vector_bytes());
+  return lanes_nanoseconds(p, slabs_.results, static_cast<double>(p.taps() * p.y_plane()), vector_bytes());
 }
 
 template <class T>
 std::string LanesWeights<T>::explain() const {
   std::ostringstream s;
-  s << "lanes w (" << kernels_.name << "): " << blocks_ << " blocks of " << lanes() << " channels, " << slabs_
-    << " slabs; " << effort();
+  s << "lanes w (" << kernels_.name << "): " << slabs_.results << " blocks of " << lanes() << " channels, "
+    << slabs_.count << " slabs; " << effort();
   return s.str();
 }
 

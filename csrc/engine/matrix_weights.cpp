@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/matrix.h"
+#include "engine/slabs.h"
 #include "engine/weights_out.h"
 
 namespace convbwd {
@@ -100,12 +101,13 @@ class MatrixWeights final : public GuardedPass {
   std::array<AxisMap, 3> maps_;
   int x_terms_, y_terms_;
   Index3 box_;
-  Index batch_ = 1, m_, n_, slabs_ = 1;
+  Index batch_ = 1, m_, n_;
+  Slabs slabs_;  // of rounds
   Planes x_, y_;
   bool folded_ = false;    // columns are pairs of a channel and a tap
   Index columns_ = 1;      // of a group
   Index flat_pixels_ = 0;  // of a zero-bordered channel
-  Index x_pixels_ = 0, pairings_ = 1, image_steps_ = 1, boxes_ = 1, rounds_ = 1, m_blocks_ = 1, n_blocks_ = 1;
+  Index x_pixels_ = 0, pairings_ = 1, image_steps_ = 1, boxes_ = 1, m_blocks_ = 1, n_blocks_ = 1;
   bool plain_ = false;
   double nanoseconds_ = 0;
   std::vector<Index> offsets_;                        // of taps, in a flat copy
@@ -181,11 +183,11 @@ void MatrixWeights::set_box() {
   y_ = Planes(p.y, {}, x_.extent());
   image_steps_ = ceil_div((box_[1] - 1) * x_.row() + box_[2], kDepth);
   boxes_ = pixel_boxes(p.y, box_);
-  rounds_ = boxes_ * ceil_div(p.n, batch_);
+  slabs_ = {.units = boxes_ * ceil_div(p.n, batch_)};
   // Few results are summed in slabs of rounds, which are tasks too: blocks would split the same channels several times.
   const Index bytes = 4 * p.groups * p.co * round_up(p.ci, kColumns) * p.taps();
-  const Index slabs = std::min({rounds_ / 2, kMinTasks / 2, static_cast<Index>(spec_.budget) / 4 / bytes});
-  slabs_ = bytes <= kTileBytes / 2 ? std::max<Index>(1, slabs) : 1;
+  const Index slabs = std::min({slabs_.units / 2, kMinTasks / 2, static_cast<Index>(spec_.budget) / 4 / bytes});
+  if (bytes <= kTileBytes / 2) slabs_.count = std::max<Index>(1, slabs);
   offsets_.clear();
   for (Index d = 0; d < p.w[0]; ++d)
     for (Index h = 0; h < p.w[1]; ++h)
@@ -240,7 +242,7 @@ double MatrixWeights::set_tile(Index threads) {
   Index m = 0, n = 0;
   bool folded = false;
   for (const bool folds : {false, true}) {
-    if (folds && (rounds_ > 1 || p.taps() == 1)) continue;
+    if (folds && (slabs_.units > 1 || p.taps() == 1)) continue;
     set_columns(folds);
     m_ = p.co, n_ = columns_;
     double best = 0;
@@ -262,11 +264,10 @@ double MatrixWeights::set_tile(Index threads) {
 bool MatrixWeights::fits(Index threads) {
   const Problem& p = spec_.problem;
   m_blocks_ = ceil_div(p.co, m_), n_blocks_ = ceil_div(columns_, n_);
-  const Index results = p.groups * m_blocks_ * n_blocks_;
+  slabs_.results = p.groups * m_blocks_ * n_blocks_;
   Carver slot;
   carve(slot);
-  return share(results * slabs_, slabs_ > 1 ? results * slabs_ * round_up(tile_elements() * 4, 64) : 0,
-               static_cast<Index>(slot.used()), threads);
+  return share(slabs_.tasks(), slabs_.bytes<float>(tile_elements()), static_cast<Index>(slot.used()), threads);
 }
 
 MatrixWeights::Slot MatrixWeights::carve(Carver& carver) const {
@@ -276,7 +277,7 @@ MatrixWeights::Slot MatrixWeights::carve(Carver& carver) const {
   // 16 channels of x or, of pairs, one, and 16 pairs; a channel of y.
   s.plane = carver.take<float>(std::max(folded_ ? flat_pixels_ : kColumns * x_pixels_, y_.channel()) + y_.slack());
   s.columns = carver.take<float>(folded_ ? kColumns * x_pixels_ : 0);
-  if (slabs_ == 1) s.tiles = carver.take<float>(tile_elements());
+  if (!slabs_.several()) s.tiles = carver.take<float>(tile_elements());
   if (!folded_ && spec_.operands.w.dtype != DType::float32) s.lines = carver.take<float>(kStoreRows * pitch());
   s.x_parts = carver.take<Planes::Part>(x_.parts());
   s.y_parts = carver.take<Planes::Part>(y_.parts());
@@ -288,7 +289,7 @@ double MatrixWeights::estimate() const {
   const Problem& p = spec_.problem;
   const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const int products = products_of(x_terms_, y_terms_);
-  const Index steps = batch_ * image_steps_, rounds = rounds_ * p.groups;
+  const Index steps = batch_ * image_steps_, rounds = slabs_.units * p.groups;
   const auto cut = [](Index all, Index part) {
     return static_cast<double>(all / part) * blocks_of(part) + blocks_of(all % part);
   };
@@ -301,8 +302,8 @@ double MatrixWeights::estimate() const {
       of(rounds, m_blocks_, columns_, batch_, x_pixels_) * (0.06 * pairings_ * x_terms_ + (folded_ ? kDenseRow : 0));
   const double y = of(rounds, n_blocks_, p.co, batch_) *
                    (of(y_.channel()) * (0.1 * y_terms_ + kDenseRow) + plane_cost(spec_.operands.y.dtype, y_));
-  const double stored =
-      of(p.groups, p.ci, p.co, p.taps()) * (0.2 + (folded_ ? far_cost(p) : 0) + 0.3 * static_cast<double>(slabs_ - 1));
+  const double stored = of(p.groups, p.ci, p.co, p.taps()) *
+                        (0.2 + (folded_ ? far_cost(p) : 0) + 0.3 * static_cast<double>(slabs_.count - 1));
   return blocks * (27 * unit_.product * of(steps, products) + 110) + x + y + stored + 2000;
 }
 
@@ -438,28 +439,22 @@ void MatrixWeights::store_pairs(const View& w, const Block& b, Index m, Index ro
 }
 
 void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
-  const Index results = tasks_ / slabs_, elements = round_up(tile_elements(), 16);
-  auto* const shared = reinterpret_cast<float*>(workspace);
   const auto slot_of = [&](int number) {
     Carver carver(slot(workspace, number));
     return carve(carver);
   };
   Fit fit(spec_.precision == Precision::strict);
-  parallel_for(tasks_, slots(), [&](Index i, int number) {
+  const auto sum = [&](const Slabs::Task& task, int number, float* tiles) -> const float* {
     const Slot s = slot_of(number);
-    const Block b = block(i / slabs_);
-    float* const tiles = slabs_ > 1 ? shared + i * elements : s.tiles;
-    const Index slab = i % slabs_, first = slab * rounds_ / slabs_, last = (slab + 1) * rounds_ / slabs_;
-    for (Index round = first; round < last && fit; ++round) add(o, b, round, s, tiles, round > first, fit);
-    if (slabs_ == 1 && !folded_ && fit) store(o, b, tiles, s.lines);
+    const Block b = block(task.result);
+    if (!tiles) tiles = s.tiles;
+    for (Index round = task.units.begin; round < task.units.end && fit; ++round)
+      add(o, b, round, s, tiles, round > task.units.begin, fit);
+    return folded_ ? nullptr : tiles;
+  };
+  slabs_.run<float>(slots(), workspace, tile_elements(), sum, [&](Index result, int number, const float* tiles) {
+    if (fit) store(o, block(result), tiles, slot_of(number).lines);
   });
-  if (slabs_ > 1 && fit)
-    parallel_for(results, slots(), [&](Index i, int number) {
-      float* const tiles = shared + i * slabs_ * elements;
-      for (Index slab = 1; slab < slabs_; ++slab)
-        for (Index e = 0; e < elements; ++e) tiles[e] += tiles[slab * elements + e];
-      store(o, block(i), tiles, slot_of(number).lines);
-    });
   if (!fit) direct_->run(o, workspace);
 }
 
@@ -468,7 +463,7 @@ std::string MatrixWeights::explain() const {
   s << "matrix w (" << unit_.name << ", " << x_terms_ << 'x' << y_terms_ << " terms): " << m_ << " of "
     << spec_.problem.co << " output and " << n_ << " of " << columns_ << " input channels"
     << (folded_ ? " and taps" : "") << " a task, boxes of " << batch_ << "x1x" << box_[1] << 'x' << box_[2]
-    << " pixels in " << slabs_ << " slabs; " << effort();
+    << " pixels in " << slabs_.count << " slabs; " << effort();
   return s.str();
 }
 

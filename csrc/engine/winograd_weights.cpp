@@ -1,6 +1,7 @@
 // Unknown w: see winograd.h.
 #include <optional>
 
+#include "engine/slabs.h"
 #include "engine/winograd.h"
 
 namespace convbwd::winograd {
@@ -63,40 +64,27 @@ class WinogradWeights final : public Tiled<T> {
     s << "winograd w " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n << 'x' << step_.d << 'x'
       << step_.h << 'x' << step_.w << " tiles, " << rows_ << " of " << spec_.problem.ci << " input channels by "
       << panels_ * width_ << " of " << spec_.problem.co << " output channels a task, " << boxes_ << " boxes in "
-      << slabs_ << " slabs; " << this->effort();
+      << slabs_.count << " slabs; " << this->effort();
     return s.str();
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
-    const int slots = this->slots();
-    const Index elements = slab_elements();
-    Carver carver(workspace);
-    T* const slabs = carve_slabs(carver);
     std::atomic<bool> fit{true};
     const auto slot_of = [&](int slot) {
       Carver of_slot(this->slot(workspace, slot));
       return carve(of_slot);
     };
-    parallel_for(tasks_, slots, [&](Index i, int slot) {
-      // Sums of a block over the boxes of a slab. All blocks of one follow each other: threads share the narrow ones.
-      const Index block = i % blocks_, slab = i / blocks_;
+    const auto sum = [&](const Slabs::Task& task, int slot, T* c) {
       Slot s = slot_of(slot);
-      if (slabs_ > 1) s.c = slabs + (block * slabs_ + slab) * elements;
-      const Block b = block_of(block);
-      bool good = true;
-      const Index first = slab * boxes_ / slabs_, last = (slab + 1) * boxes_ / slabs_;
-      for (Index j = first; j < last && good && fit.load(std::memory_order_relaxed); ++j)
-        good = add(o, b, this->box(j), s, j > first);
-      if (slabs_ == 1 && good) good = store(o, b, s.c, s);
-      if (!good) fit.store(false, std::memory_order_relaxed);
+      if (c) s.c = c;
+      const Block b = block_of(task.result);
+      for (Index j = task.units.begin; j < task.units.end && fit; ++j)
+        if (!add(o, b, this->box(j), s, j > task.units.begin)) fit = false;
+      return s.c;
+    };
+    slabs_.template run<T>(this->slots(), workspace, slab_elements(), sum, [&](Index block, int slot, const T* c) {
+      if (fit && !store(o, block_of(block), c, slot_of(slot))) fit = false;
     });
-    if (slabs_ > 1 && fit)
-      parallel_for(blocks_, slots, [&](Index i, int slot) {
-        T* const c = slabs + i * slabs_ * elements;
-        for (Index j = 1; j < slabs_; ++j)
-          for (Index e = 0; e < elements; ++e) c[e] += c[j * elements + e];
-        if (!store(o, block_of(i), c, slot_of(slot))) fit.store(false, std::memory_order_relaxed);
-      });
     if (!fit) direct_->run(o, workspace);
   }
 
@@ -132,26 +120,26 @@ class WinogradWeights final : public Tiled<T> {
     vstep_ = pitch(source_tiles_ * round_up(rows_, lanes_));
     bstep_ = pitch(this->tiles(step_) * width_);
     cstep_ = pitch(rows_ * width_);
-    blocks_ = p.groups * ceil_div(p.ci, rows_) * ceil_div(p.co, panels_ * width_);
-    slabs_ = 1;
+    slabs_ = {.results = p.groups * ceil_div(p.ci, rows_) * ceil_div(p.co, panels_ * width_), .units = boxes_};
     const Index wanted = c.slots == 1 ? 1 : c.rows == 1 ? kMinTasks : 2;
-    if (blocks_ < wanted) {
+    if (slabs_.results < wanted) {
       const Index room =
-          static_cast<Index>(spec_.budget) / 4 * 3 / static_cast<Index>(sizeof(T)) / (blocks_ * slab_elements());
-      slabs_ = std::min({boxes_, round_up(ceil_div(wanted, blocks_), 2), std::max<Index>(1, room / 2 * 2)});
+          static_cast<Index>(spec_.budget) / 4 * 3 / static_cast<Index>(sizeof(T)) / (slabs_.results * slab_elements());
+      slabs_.count =
+          std::min({boxes_, round_up(ceil_div(wanted, slabs_.results), 2), std::max<Index>(1, room / 2 * 2)});
+      slabs_.order([&](Index block) {
+        const Block b = block_of(block);
+        return b.m * b.n;
+      });
     }
-    Carver shared, slot;
-    carve_slabs(shared);
+    Carver slot;
     carve(slot);
-    return this->share(blocks_ * slabs_, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()), c.slots);
+    return this->share(slabs_.tasks(), slabs_.bytes<T>(slab_elements()), static_cast<Index>(slot.used()), c.slots);
   }
   Index slab_elements() const { return panels_ * parts_ * frequencies_ * cstep_; }
-  T* carve_slabs(Carver& carver) const {
-    return slabs_ > 1 ? carver.take<T>(blocks_ * slabs_ * slab_elements()) : nullptr;
-  }
   Slot carve(Carver& carver) const {
     Slot s{};
-    if (slabs_ == 1) s.c = carver.take<T>(slab_elements());
+    if (!slabs_.several()) s.c = carver.take<T>(slab_elements());
     s.v = carver.take<T>(frequencies_ * vstep_);
     s.b = carver.take<T>(panels_ * frequencies_ * bstep_);
     s.pixels = carver.take<T>(std::max(this->window_elements(), store_channels_ * taps_ * width_));
@@ -272,7 +260,8 @@ class WinogradWeights final : public Tiled<T> {
 
   static constexpr Index kBlock = 64, kMostChannels = 2 * kBlock;
   const Index store_channels_;  // whose taps are one transposition
-  Index width_ = 1, rows_ = 1, panels_ = 1, blocks_ = 1, slabs_ = 1;
+  Index width_ = 1, rows_ = 1, panels_ = 1;
+  Slabs slabs_;
   Index vstep_ = 0, bstep_ = 0, cstep_ = 0;
 };
 
