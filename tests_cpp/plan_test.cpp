@@ -307,6 +307,7 @@ INSTANTIATE_TEST_SUITE_P(
         Choice{"Classes", problem(1, 1, 200, 3, {1, 112, 112}, {1, 1, 1}), "rows y", "rows x", "dots w"},
         Choice{"FewPixels", problem(1, 1, 64, 64, {1, 8, 8}, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}), "gather y",
                "columns x", "gather w"},
+        Choice{"LongWindows", problem(1, 1, 2, 32, {1, 30, 34}, {1, 11, 28}), "gather y", "columns x", "gather w"},
         Choice{"Classifier", problem(2, 1, 640, 100, {1, 1, 1}, {1, 1, 1}), "gather y", "matvec x", "outer w"}),
     [](const auto& test) { return test.param.name; });
 
@@ -598,9 +599,9 @@ TEST_F(PlanTest, APartWithTheSumsOfTheWholeHasItsBits) {
   for (const Isa isa : kIsas) {
     if (!supported(isa)) continue;
     const ScopedIsa scoped(isa);
-    for (const Index channels : {2, 20, 64})
+    for (const auto& [ci, co, width] : {std::array<Index, 3>{2, 2, 3}, {20, 20, 3}, {64, 64, 3}, {2, 32, 33}})
       for (const DType dtype : {DType::float32, DType::float64}) {
-        const Problem p = problem(2, 1, channels, channels, {1, 40, 40}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+        const Problem p = problem(2, 1, ci, co, {1, 40, 40}, {1, 3, width}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
         Problem part = p;
         part.x[1] = kRows, part.y[1] = kRows + 2 * kBorder, part.pad_before[1] = p.pad_before[1] + kBorder;
         Request of_whole = backward(p, dtype), of_part = backward(part, dtype);
@@ -614,22 +615,22 @@ TEST_F(PlanTest, APartWithTheSumsOfTheWholeHasItsBits) {
 
         Data whole(of_whole, whole_plan), cut(of_part, part_plan);
         Random random(7);
-        for (Index i = 0; i < channels * channels * 9; ++i) {
+        for (Index i = 0; i < co * ci * p.taps(); ++i) {
           const double value = random.real(-1, 1);
           set(whole.weight().data, dtype, i, value), set(cut.weight().data, dtype, i, value);
         }
-        for (Index plane = 0; plane < 2 * channels; ++plane)
-          for (Index i = 0; i < 40 * 40; ++i) {
-            const Index row = i / 40 - (kFirst - kBorder);
+        for (Index plane = 0; plane < 2 * co; ++plane)
+          for (Index i = 0; i < p.y_plane(); ++i) {
+            const Index row = i / p.y[2] - (kFirst - kBorder);
             const double value = random.real(-1, 1);
-            set(whole.grad_output().data, dtype, plane * 40 * 40 + i, value);
+            set(whole.grad_output().data, dtype, plane * p.y_plane() + i, value);
             if (row >= 0 && row < part.y[1])
-              set(cut.grad_output().data, dtype, (plane * part.y[1] + row) * 40 + i % 40, value);
+              set(cut.grad_output().data, dtype, (plane * part.y[1] + row) * p.y[2] + i % p.y[2], value);
           }
         whole.run(whole_plan);
         cut.run(part_plan);
         const std::vector<double> all = whole.values(), rows = cut.values();
-        for (Index plane = 0; plane < 2 * channels; ++plane)
+        for (Index plane = 0; plane < 2 * ci; ++plane)
           for (Index i = 0; i < kRows * 40; ++i)
             ASSERT_EQ(rows[static_cast<std::size_t>(plane * kRows * 40 + i)],
                       all[static_cast<std::size_t>((plane * 40 + kFirst) * 40 + i)])

@@ -293,7 +293,8 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
 }
 
 // Tiles of a few rows wait for the panel: dx of valid windows of 5x5 and 7x7 on small planes takes up to 2.4 times as
-// long as by columns (over 90 problems the choice costs 2.7 %, without this 7.1; Zen 5).
+// long as by columns (over 90 problems the choice costs 2.7 %, without this 7.1; Zen 5). Columns of fewer channels than
+// lanes take a vector.
 template <class T>
 double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
   constexpr double kLoaded = 2;  // cycles that a vector of a panel takes from the second-level cache
@@ -305,11 +306,12 @@ double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
     if (s.taps == 0) continue;
     const Index columns = s.columns(to_x ? p.ci : p.co);
     const int block = widest_block(kernels, columns);
-    const double vectors = block, rows = std::min(kernels.gather[block - 1].mr, kPointers);
+    const double vectors = block, filled = static_cast<double>(columns) / kernels.lanes,
+                 rows = std::min(kernels.gather[block - 1].mr, kPointers);
     const auto volume = static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
     each_rectangle(s, std::clamp(kBox / volume, 1.0, static_cast<double>(p.n)), [&](double pixels, double taps) {
       spent += taps * tiles_cycles(pixels, rows, vectors, std::max(kLatency, kLoaded * vectors));
-      least += taps * pixels * vectors / 2;
+      least += taps * pixels * (columns < kernels.lanes ? filled : vectors) / 2;
     });
   }
   return least > 0 ? spent / least : 1;

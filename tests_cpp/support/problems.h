@@ -35,6 +35,7 @@ inline std::vector<Problem> hard_problems() {
       problem(1, 1, 200, 33, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),  // chunks of channels
       problem(1, 1, 3, 9, {1, 60, 60}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),   // many boxes
       problem(1, 1, 2, 3, {1, 1, 1500}, {1, 1, 9}, {1, 1, 1}, {1, 1, 1}, {0, 0, 4}),  // boxes along a row
+      problem(1, 1, 1, 70, {1, 31, 34}, {1, 30, 33}),  // long windows, chunks of channels
       // Dots mask padding in copies of y: planes that are padding alone, and boxes with uneven padding.
       problem(2, 2, 13, 1, {1, 11, 9}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}),
       problem(2, 1, 7, 2, {1, 33, 150}, {1, 6, 3}, {1, 1, 1}, {1, 2, 3}, {0, 4, 7}, {0, 1, 2}),
