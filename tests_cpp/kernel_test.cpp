@@ -399,12 +399,14 @@ TEST_P(Kernels, TransposeConvertsAndSpreadsColumnsOverDestinations) {
     for (const DType dtype : kDTypeList)
       for (const int rows : {0, 1, 5, 16, 17, 33})
         for (const int more : {0, 1, 7})
-          for (const std::int64_t cols : {0, 1, 4, 7, 9, 14, 16, 18, 35})
-            for (const std::int64_t period : {1, 3, 9}) {
-              const std::ptrdiff_t lds = cols + random.integer(0, 3);
-              std::vector<std::ptrdiff_t> row(static_cast<std::size_t>(rows));
-              std::iota(row.begin(), row.end(), 0);
-              std::reverse(row.begin(), row.end());
+          for (const std::int64_t cols : {0, 1, 2, 3, 4, 5, 6, 7, 9, 14, 16, 18, 35})
+            for (const std::int64_t period : {std::int64_t{1}, std::int64_t{3}, std::int64_t{9}, cols}) {
+              if (period == 0) continue;
+              const bool natural = period == cols || random.integer(0, 1);
+              const std::ptrdiff_t lds = cols + (period == cols ? random.integer(0, 1) : random.integer(0, 3));
+              std::vector<std::ptrdiff_t> reversed(static_cast<std::size_t>(rows));
+              std::iota(reversed.rbegin(), reversed.rend(), 0);
+              const std::ptrdiff_t* row = natural ? nullptr : reversed.data();
               GuardedBuffer src(static_cast<std::size_t>(rows * lds) * size_of(dtype), size_of(dtype));
               for (std::int64_t i = 0; i < rows * lds; ++i) set_value(src, dtype, i, random);
               const std::ptrdiff_t rows_out = rows + more, ldd = rows_out + random.integer(0, 2);
@@ -417,11 +419,10 @@ TEST_P(Kernels, TransposeConvertsAndSpreadsColumnsOverDestinations) {
                 to_expected.push_back(left_out ? nullptr : expected.data() + p * block);
               }
               const int t = static_cast<int>(dtype);
-              oracle.transpose[t](to_expected.data(), period, ldd, src.data(), row.data(), lds, rows, rows + more, cols,
-                                  {});
+              oracle.transpose[t](to_expected.data(), period, ldd, src.data(), row, lds, rows, rows + more, cols, {});
               // What is fetched need not exist.
               const Fetch fetch = rows % 2 ? Fetch{20, -100} : Fetch{};
-              set.transpose[t](to.data(), period, ldd, src.data(), row.data(), lds, rows, rows + more, cols, fetch);
+              set.transpose[t](to.data(), period, ldd, src.data(), row, lds, rows, rows + more, cols, fetch);
               ASSERT_TRUE(got == expected)
                   << name_of(dtype) << " rows=" << rows << "+" << more << " cols=" << cols << " period=" << period;
             }

@@ -295,8 +295,6 @@ void Columns<T>::add(const Operands& o, const Round& r, const Slot& s) const {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, taps = p.taps(), pitch = this->pitch(channels_);
   const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
-  std::ptrdiff_t line[kRows];
-  std::iota(line, line + kRows, 0);
   for (Index i = 0; i < taps; ++i) s.table[i] = s.pixel + i * lanes;
   for (Index c = 0; c < r.channels; c += lanes) {
     const Index count = std::min(lanes, r.channels - c), channel = r.g * p.ci + r.c0 + c;
@@ -309,7 +307,7 @@ void Columns<T>::add(const Operands& o, const Round& r, const Slot& s) const {
       if (r.first == 0)
         for (Index at = 0; at < p.x_plane(); ++at) std::copy_n(s.bias, lanes, s.sums + at * lanes);
       for (Index pixel = r.first; pixel < r.last; ++pixel, from += pitch) {
-        transpose(s.table, taps, 0, from, line, taps, static_cast<int>(count), static_cast<int>(lanes), taps, {});
+        transpose(s.table, taps, 0, from, nullptr, taps, static_cast<int>(count), static_cast<int>(lanes), taps, {});
         const Index3 at = position(pixel);
         const Range td = taps_inside(0, at[0]), th = taps_inside(1, at[1]), tw = taps_inside(2, at[2]);
         for (Index kd = td.begin; kd < td.end; ++kd)

@@ -1,6 +1,4 @@
 // Panels of weights and copies of the image: see gather.h.
-#include <numeric>
-
 #include "engine/ahead.h"
 #include "engine/gather.h"
 
@@ -92,8 +90,6 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
   const auto transpose = kernels_.transpose[static_cast<int>(w.dtype)];
   T** table = slot.table;
   std::fill(table, table + taps, nullptr);
-  std::ptrdiff_t row[kMaxColumns];
-  std::iota(row, row + kMaxColumns, 0);
   each_block(channels, [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     const void* src = advance(w.data, w.dtype, n0 * sn);
     if (taps == 1 && sn == 1)
@@ -109,10 +105,11 @@ void Gather<T>::pack(const Operands& o, Index g, Index c0, Index channels, Index
       base += s.taps * round_up(channels, kernels_.lanes) * k;
     }
     if (sk == taps)
-      return transpose(table, taps, kernel.nr, src, row, sn, static_cast<int>(n), kernel.nr, k * taps, {kFetchAhead});
+      return transpose(table, taps, kernel.nr, src, nullptr, sn, static_cast<int>(n), kernel.nr, k * taps,
+                       {kFetchAhead});
     for (Index c = 0; c < k; ++c) {
       const std::byte* from = advance(src, w.dtype, c * sk);
-      transpose(table, taps, 0, from, row, sn, static_cast<int>(n), kernel.nr, taps,
+      transpose(table, taps, 0, from, nullptr, sn, static_cast<int>(n), kernel.nr, taps,
                 {c + kAhead < k ? kAhead * sk : 0});
       for (Index t = 0; t < taps; ++t)
         if (table[t]) table[t] += kernel.nr;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 
 #include "engine/pass.h"
 
@@ -13,7 +12,6 @@ namespace convbwd {
 // Vectors of a slot, which may be more than a second-level cache holds: planes of 100x100 with 7x7 windows take 0.73 of
 // the time of vectors along pixels, those of 8x28x28 with 3x3x3 0.6 (Zen 5, 1 MiB).
 inline constexpr Index kLanesVectors = 24576;
-inline constexpr int kRows = 64;  // transposed at a time; no vector has more lanes
 
 /// Planes of a block, with zeros around: [depth][row][column][lane].
 struct LanePlanes {
@@ -44,8 +42,6 @@ struct LanePlanes {
   void copy(const KernelSet<T>& k, const View& image, const View* next, T** table, T* to) const {
     const auto& size = image.size;
     if (!dense_planes(image)) return copy_in(k, to + at({}), {0, 1, plane(), row(), lanes}, image);
-    std::ptrdiff_t line[kRows];
-    std::iota(line, line + kRows, 0);
     const bool bordered = extent[2] != size[4];
     const Index period = bordered ? size[4] : 1;
     const Index pixels = size[3] * size[4];
@@ -57,8 +53,9 @@ struct LanePlanes {
         fetch.turn =
             (static_cast<const std::byte*>(next->data) - from) / static_cast<Index>(size_of(image.dtype)) - pixels;
       for (Index i = 0; i < period; ++i) table[i] = to + at({d, 0, i});
-      k.transpose[static_cast<int>(image.dtype)](table, period, bordered ? row() : lanes, from, line, image.stride[1],
-                                                 static_cast<int>(size[1]), static_cast<int>(lanes), pixels, fetch);
+      k.transpose[static_cast<int>(image.dtype)](table, period, bordered ? row() : lanes, from, nullptr,
+                                                 image.stride[1], static_cast<int>(size[1]), static_cast<int>(lanes),
+                                                 pixels, fetch);
     }
   }
 };
@@ -83,12 +80,10 @@ void store_lanes(const KernelSet<T>& k, const View& image, const T* results, T* 
   }
   T* const to = direct ? static_cast<T*>(image.data) : flat;
   const Index pitch = direct ? stride[1] : pixels;
-  std::ptrdiff_t row[kRows];
-  std::iota(row, row + kRows, 0);
-  for (Index p = 0; p < pixels; p += kRows) {
-    const int rows = static_cast<int>(std::min<Index>(kRows, pixels - p));
+  for (Index p = 0; p < pixels; p += kMostRows) {
+    const int rows = static_cast<int>(std::min<Index>(kMostRows, pixels - p));
     T* table[1] = {to + p};
-    k.transpose[static_cast<int>(compute_dtype<T>)](table, 1, pitch, results + p * lanes, row, lanes, rows, rows,
+    k.transpose[static_cast<int>(compute_dtype<T>)](table, 1, pitch, results + p * lanes, nullptr, lanes, rows, rows,
                                                     size[1], {});
   }
   if (direct) return;

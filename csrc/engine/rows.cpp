@@ -3,7 +3,6 @@
 // or results are formed row by row where they belong (stack.h).
 // Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
 // Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
-#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -305,8 +304,6 @@ template <class T>
 void Rows<T>::pack_by_taps(const View& w, Index g, Index from, Index count, const Slot& slot) const {
   const Problem& p = spec_.problem;
   const auto transpose = kernels_.transpose[static_cast<int>(w.dtype)];
-  std::ptrdiff_t row[kMaxColumns];
-  std::iota(row, row + kernels_.rows_mr, 0);
   std::fill_n(slot.table, p.taps(), nullptr);
   for (Index m0 = 0; m0 < cd_; m0 += kernels_.rows_mr) {
     const Index block = std::min<Index>(kernels_.rows_mr, cd_ - m0);
@@ -319,7 +316,7 @@ void Rows<T>::pack_by_taps(const View& w, Index g, Index from, Index count, cons
         weights += cd_ * count * taps;
       }
       const Index at = g * p.co + (to_x_ ? from + k : m0), channel = to_x_ ? m0 : from + k;
-      transpose(slot.table, p.taps(), 0, advance(w.data, w.dtype, w.offset({at, channel, 0, 0, 0})), row,
+      transpose(slot.table, p.taps(), 0, advance(w.data, w.dtype, w.offset({at, channel, 0, 0, 0})), nullptr,
                 w.stride[to_x_ ? 1 : 0], static_cast<int>(block), static_cast<int>(block), p.taps(), {});
     }
   }

@@ -1,8 +1,6 @@
 // Layer engine: writing the gradients of weights.
 #pragma once
 
-#include <numeric>
-
 #include "base/problem.h"
 #include "base/view.h"
 #include "format/copy.h"
@@ -34,8 +32,6 @@ void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::
   const Index run = even ? m * taps : dense ? taps : 1, step = all == 1 ? sm : 1;
   const bool across = step == 1 && sn != 1 && run > 1;  // a column is dense in w, a row is not
   const auto transpose = k.transpose[static_cast<int>(compute_dtype<T>)];
-  std::ptrdiff_t iota[kStoreRows];
-  std::iota(iota, iota + kStoreRows, 0);
   for (Index first = 0; first < m * taps; first += run)
     for (Index r = first; r < first + run; r += kStoreRows) {
       const int rows = static_cast<int>(std::min<Index>(kStoreRows, first + run - r));
@@ -52,10 +48,10 @@ void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::
           }
       } else if (w.dtype == compute_dtype<T>) {
         T* table[1] = {static_cast<T*>(w.data) + at};
-        transpose(table, 1, sn, from, iota, pitch, rows, rows, n, {});
+        transpose(table, 1, sn, from, nullptr, pitch, rows, rows, n, {});
       } else {
         T* table[1] = {lines};
-        transpose(table, 1, rows, from, iota, pitch, rows, rows, n, {});
+        transpose(table, 1, rows, from, nullptr, pitch, rows, rows, n, {});
         const Index together = sn == rows ? n : 1;  // columns that lie one behind the other
         for (Index j = 0; j < n; j += together)
           store_row(k, advance(w.data, w.dtype, at + j * sn), w.dtype, 1, lines + j * rows, together * rows);

@@ -18,7 +18,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <numeric>
 #include <sstream>
 #include <vector>
 
@@ -352,8 +351,6 @@ class Tiled : public GuardedPass {
     }
     const auto transpose = kernels_.transpose[static_cast<int>(compute_dtype<T>)];
     const bool dense = rs == 1 && dtype == compute_dtype<T>;
-    std::ptrdiff_t row[kStoreRows];
-    std::iota(row, row + kStoreRows, 0);
     // A few channels at a time, which are as many pages of memory; whole cache lines where channels lie evenly.
     const Index lead = dense ? static_cast<Index>(reinterpret_cast<std::uintptr_t>(dst) / sizeof(T)) % lanes_ : 0;
     for (Index c = 0; c < cols; c += lanes_)
@@ -362,7 +359,7 @@ class Tiled : public GuardedPass {
         const int live = static_cast<int>(count);
         const Index width = std::min(lanes_, cols - c);
         T* table[1] = {dense ? static_cast<T*>(dst) + r + c * cs : lines};
-        transpose(table, 1, dense ? cs : kStoreRows, src + r * lds + c, row, lds, live, live, width, {});
+        transpose(table, 1, dense ? cs : kStoreRows, src + r * lds + c, nullptr, lds, live, live, width, {});
         for (Index i = 0; i < width && !dense; ++i)
           store_row(kernels_, advance(dst, dtype, r * rs + (c + i) * cs), dtype, rs, lines + i * kStoreRows, count);
       }

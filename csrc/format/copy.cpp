@@ -96,18 +96,15 @@ void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View
   Index i[4] = {};
   const auto transpose = k.transpose[static_cast<int>(src.dtype)];
   const auto pad = k.pad[static_cast<int>(src.dtype)];
-  constexpr int kRows = 64;
-  std::ptrdiff_t row[kRows];
-  for (int r = 0; r < kRows; ++r) row[r] = r;
   for (;;) {
     Index s = 0, d = 0;
     for (int a = 0; a < count; ++a) s += i[a] * axes[a].src, d += i[a] * axes[a].dst;
     if (across) {
       const Fetch fetch{inner.src * inner.size > kFarElements ? kFetchAhead : ahead};
-      for (Index r = 0; r < inner.size; r += kRows) {
+      for (Index r = 0; r < inner.size; r += kMostRows) {
         T* table[1] = {dst + d + r};
-        const int rows = static_cast<int>(std::min<Index>(kRows, inner.size - r));
-        transpose(table, 1, cross.dst, advance(src.data, src.dtype, s + r * inner.src), row, inner.src, rows, rows,
+        const int rows = static_cast<int>(std::min<Index>(kMostRows, inner.size - r));
+        transpose(table, 1, cross.dst, advance(src.data, src.dtype, s + r * inner.src), nullptr, inner.src, rows, rows,
                   cross.size, fetch);
       }
     } else {

@@ -107,7 +107,7 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
     for (int r = 0; r < rows_out; ++r)
       if (dst[k % period])
         dst[k % period][k / period * ldd + r] =
-            r < rows ? load_one<T>(static_cast<const S*>(src)[row[r] * lds + k]) : T{};
+            r < rows ? load_one<T>(static_cast<const S*>(src)[(row ? row[r] : r) * lds + k]) : T{};
 }
 
 template <class T, class S>
