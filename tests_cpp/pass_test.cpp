@@ -345,6 +345,22 @@ TEST(GatherWeights, SumsUnevenSlabs) {
     }
 }
 
+// Parts of an image have a few taps less than all of a window, of two channels side by side and in chunks of sources.
+TEST(Columns, AddPartsOfWindows) {
+  constexpr DType t = DType::float32;
+  set_num_threads(kThreads);
+  for (Index size = 120; size < 136; ++size)
+    for (const KernelSet<float>* set : kernel_sets<float>()) {
+      Random random(34);
+      Call call(problem(1, 1, 2, 1100, {1, 1, size}, {1, 1, 30}), Unknown::x, {t, t, t});
+      call.fill_integers(random);
+      const std::vector<double> expected = call.run(*make_columns(call.spec(kNoLimit, 1), *set));
+      const auto pass = make_columns(call.spec(kNoLimit), *set);
+      ASSERT_NE(pass->explain().find("3 tasks on 3 threads"), std::string::npos) << pass->explain();
+      ASSERT_TRUE(same_bits(call.run(*pass), expected)) << size << ' ' << set->name << '\n' << pass->explain();
+    }
+}
+
 // Boxes and blocks may follow the number of threads that share much work; sums must not.
 TEST(MuchWork, IsSummedAlikeByAnyNumberOfThreads) {
   struct Case {

@@ -20,7 +20,7 @@ constexpr Index kMostParts = 8;             // of an image
 constexpr Index kReduction = 256;  // products of a chunk, whose rows of weights may meet in a set of the caches
 constexpr Index kPanelElements = 64 << 10;  // of weights that are copied, with whole channels
 constexpr Index kFewPixels = 128;           // for which weights are not worth copying
-constexpr Index kLeastPixels = 8;           // of a round: fewer rows leave the kernels waiting
+constexpr Index kCutPixels = 12;            // of a round that a part cuts through: fewer rows leave the kernels waiting
 constexpr Index kMinTasks = 8;
 constexpr double kLittle = 1 << 18;  // products of a problem that threads do not share: 5 us
 
@@ -89,7 +89,7 @@ class Columns final : public EstimatedPass {
 
   const KernelSet<T>& kernels_;
   bool in_rows_ = false;  // sums are rows of the image, else vectors along channels
-  // The first axis that moves: tasks may have a part of its positions in x each.
+  // The outermost axis along which windows move: tasks may have a part of x along it each.
   std::size_t axis_ = 0;
   Index parts_ = 1;
   bool copies_y_ = false, copies_w_ = false;
@@ -166,7 +166,7 @@ typename Columns<T>::Tiling Columns<T>::search(Index threads) {
       for (Index rounds = 1; rounds <= volume(); rounds *= 2) offer(channels, 1, ceil_div(volume(), rounds), parts);
     };
     offer_rounds(p.ci, 1);
-    if (p.n * p.groups >= kMinTasks || p.products() < kLittle) return best;
+    if (threads == 1 || p.n * p.groups >= kMinTasks || p.products() < kLittle) return best;
     if (p.ci % threads == 0) offer_rounds(p.ci / threads, 1);
     offer_rounds(p.ci, std::min(threads, p.x[axis_]));
     return best;
@@ -234,11 +234,9 @@ void Columns<T>::multiply(const Operands& o, const Round& r, const Slot& s) cons
   const Index taps = p.taps(), all = r.channels * taps, pitch = this->pitch(channels_), lanes = kernels_.lanes;
   std::ptrdiff_t crow[kMaxTileRows], row[kMaxTileRows];
   for (Index i = 0, rows = r.images * (r.last - r.first); i < std::min(kMaxTileRows, rows); ++i) crow[i] = i * pitch;
-  // Columns [first, last) of the taps of each channel, all of which are one run: in whole vectors, which do not
-  // overlap.
+  // Columns [first, last) of the taps of each channel; all of them are one run.
   const Index inner = axis_ == 0 ? taps / p.w[0] : axis_ == 1 ? p.w[2] : 1;
-  const Index first = r.taps.begin * inner < lanes ? 0 : r.taps.begin * inner, last = r.taps.end * inner;
-  const Index run = first == 0 && last == taps ? all : taps;
+  const Index first = r.taps.begin * inner, last = r.taps.end * inner, run = last - first == taps ? all : taps;
   for (Index k0 = 0; k0 < p.co; k0 += chunk_) {
     const Index k = std::min(chunk_, p.co - k0);
     const View source = o.y.at({r.n0, r.g * p.co + k0, 0, 0, 0}, {r.images, k, p.y[0], p.y[1], p.y[2]});
@@ -251,7 +249,7 @@ void Columns<T>::multiply(const Operands& o, const Round& r, const Slot& s) cons
     }
     const Segment segment{0, 0, k};
     const auto block = [&](Index n0, Index n) {
-      const Index c = n0 / taps, behind = (n0 + n - 1) / taps + 1;  // the last channel of the block
+      const Index c = n0 / taps, behind = (n0 + n - 1) / taps + 1;  // the block's channels
       const View w = o.w.at({r.g * p.co + k0, r.c0 + c, 0, 0, 0}, {k, behind - c, p.w[0], p.w[1], p.w[2]});
       const GatherKernel<T>& kernel = gathering_kernel(kernels_, n, chunk_ > kStraight);
       const T* b = s.panel;
@@ -279,9 +277,10 @@ void Columns<T>::multiply(const Operands& o, const Round& r, const Slot& s) cons
         }
       flush();
     };
-    for (Index c = 0; c < all; c += run) {
+    // In whole vectors, each of which is multiplied once: they may have columns of two channels.
+    for (Index c = 0, n0 = 0, n = 0; c < all; c += run) {
       const Index end = run == all ? all : std::min(all, round_up(c + last, lanes));
-      for (Index n0 = (c + first) / lanes * lanes, n; n0 < end; n0 += n) {
+      for (n0 = std::max(n0, (c + first) / lanes * lanes); n0 < end; n0 += n) {
         n = std::min(width(), end - n0);
         if (!copies_w_ && n > lanes) n -= n % lanes;  // the rest is copied
         block(n0, n);
@@ -365,15 +364,17 @@ void Columns<T>::run_rows(const Operands& o, Round r, Index part, const Slot& s)
   }
   const Index slice = volume() / p.y[axis_];  // pixels of a position along the axis
   for (; r.first < volume(); r.first = r.last) {
-    // Rounds have all taps of any of their pixels: short ones lose less where a part cuts through windows.
+    // Rounds have all taps of any of their pixels: where the part cuts through windows short ones lose less.
+    const auto cuts = [&](Index y) { return taps_inside(own, axis_, y).size() < taps_inside(axis_, y).size(); };
     const Index y = r.first / slice;
-    const bool cut = taps_inside(own, axis_, y).size() < taps_inside(axis_, y).size();
-    const Index pixels = cut ? std::min(pixels_, std::max({slice, pixels_ / 4, kLeastPixels})) : pixels_;
-    r.last = std::min(r.first + pixels, volume());
+    const bool cut = cuts(y);
+    r.last = std::min(r.first + (cut ? std::min(pixels_, std::max(slice, kCutPixels)) : pixels_), volume());
     r.taps = {p.w[axis_], 0};
-    for (Index i = y; i * slice < r.last; ++i)
-      if (const Range taps = taps_inside(own, axis_, i); taps.size() > 0)
+    for (Index i = y; i * slice < r.last; ++i) {
+      if (!cut && cuts(i)) r.last = i * slice;
+      if (const Range taps = taps_inside(own, axis_, i); i * slice < r.last && taps.size() > 0)
         r.taps = {std::min(r.taps.begin, taps.begin), std::max(r.taps.end, taps.end)};
+    }
     if (r.taps.size() <= 0) continue;
     multiply(o, r, s);
     add_rows(r, own, s);
