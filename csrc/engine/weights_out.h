@@ -7,7 +7,7 @@
 
 namespace convbwd {
 
-constexpr int kStoreRows = 64;  // rows of a tile that are transposed at a time
+constexpr int kStoreRows = kMostRows;  // rows of a tile that are transposed at a time
 
 /// Where a kernel tap is, an axis.
 inline Index3 tap_at(const Problem& p, Index tap) {

@@ -40,7 +40,7 @@ constexpr Index kMinTasks = 8;
 // A plan of so many products (0.1 ms) that runs one task at a time counts for so much more: the geometric mean of what
 // it costs one thread and two.
 constexpr double kMuchWork = 1 << 23, kAlone = 1.4;
-constexpr Index kStoreRows = 64;
+constexpr Index kStoreRows = kMostRows;
 constexpr Index kFourierTaps = 4;     // of fewer Fourier transforms save no more products than others
 constexpr Index kMostParts = 128;     // of a window
 constexpr Index kMostSets = 64;       // sets of columns, which are tiles of a box

@@ -90,11 +90,12 @@ struct Fetch {
   std::ptrdiff_t ahead = 0, turn = 0;
 };
 
+constexpr int kMostRows = 64;  // of a transposition without a table of them
+
 /// Transposition with conversion from a tensor's type, for column k < cols and row r < rows_out:
 ///   dst[k % period][(k / period) * ldd + r] = r < rows ? src[row[r]*lds + k] : 0
 /// where dst is a table of `period` destinations; a null one is left out. Where `row` is null, row[r] is r, and there
 /// are no more than kMostRows.
-constexpr int kMostRows = 64;
 template <class T>
 using TransposeFn = void (*)(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const void* src,
                              const std::ptrdiff_t* row, std::ptrdiff_t lds, int rows, int rows_out, std::int64_t cols,
