@@ -538,10 +538,11 @@ double sum(const T* p, std::int64_t n) {
   constexpr int L = Vec<T>::lanes, N = 64 / L;
   V<T> acc[N];
   UNROLL for (int j = 0; j < N; ++j) acc[j] = V<T>{};
-  // A page ahead: 0.8 of the time from memory, as long from caches (Zen 5).
+  // The processor follows lines up to the end of a page: the first ones of what comes a page later. With all lines sums
+  // from memory take 1.1 to 1.8 times as long (Zen 4), with none 1.25 times (Zen 5).
   constexpr int kAhead = 4096 / sizeof(T), kLine = 64 / sizeof(T);
+  UNROLL for (int j = 0; j < 4 * kLine; j += kLine) __builtin_prefetch(p + kAhead + j);
   for (; n >= 64; n -= 64, p += 64) {
-    UNROLL for (int j = 0; j < 64; j += kLine) __builtin_prefetch(p + kAhead + j);
     UNROLL for (int j = 0; j < N; ++j) acc[j] += loadu(p + j * L);
   }
   UNROLL for (int j = 0; j < N; ++j) {
