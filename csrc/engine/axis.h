@@ -119,5 +119,10 @@ std::vector<TapClass> tap_classes(const AxisSizes& a);
 inline Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 inline Index ceil_div(Index a, Index b) { return -floor_div(-a, b); }
 inline Index round_up(Index a, Index b) { return ceil_div(a, b) * b; }
+/// Of the fewest parts of at most `most` each, as even as they can be.
+inline Index even_part(Index size, Index most) { return ceil_div(size, ceil_div(size, std::max<Index>(1, most))); }
+/// How far apart rows of `count` elements lie: an odd number of cache lines, or vectors, so that they do not fall on
+/// the same cache sets.
+inline Index odd_multiple(Index count, Index line) { return (ceil_div(count, line) | 1) * line; }
 
 }  // namespace convbwd

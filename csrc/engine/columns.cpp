@@ -37,6 +37,7 @@ class Columns final : public EstimatedPass {
  private:
   struct Slot {
     T *products, *panel, *image, *pixel, *sums, *bias, *flat, **table;
+    Index bytes;
   };
   // Pixels [first, last) of images [n0, n0 + images), and channels [c0, c0 + channels) of a group, with some taps along
   // the axis that is shared.
@@ -58,7 +59,7 @@ class Columns final : public EstimatedPass {
   Tiling search(Index threads);
   double added(Index channels, bool in_rows) const;
   double estimate() const;
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   void multiply(const Operands& o, const Round& r, const Slot& s) const;
   void add(const Operands& o, const Round& r, const Slot& s) const;
   void add_rows(const Round& r, const Box& own, const Slot& s) const;
@@ -82,9 +83,7 @@ class Columns final : public EstimatedPass {
     const Problem& p = spec_.problem;
     return y * p.stride[a] - p.pad_before[a] + tap * p.dilation[a];
   }
-  Index pitch(Index channels) const {  // of products, an odd number of vectors
-    return (ceil_div(channels * spec_.problem.taps(), kernels_.lanes) | 1) * kernels_.lanes;
-  }
+  Index pitch(Index channels) const { return odd_multiple(channels * spec_.problem.taps(), kernels_.lanes); }
   Index width() const { return vectors_ * kernels_.lanes; }
 
   const KernelSet<T>& kernels_;
@@ -113,7 +112,7 @@ void Columns<T>::lay_out(const Operands& o) {
 }
 
 template <class T>
-typename Columns<T>::Slot Columns<T>::carve(Carver& carver) const {
+typename Columns<T>::Slot Columns<T>::carve(Carver carver) const {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, taps = p.taps();
   Slot s{};
@@ -122,6 +121,7 @@ typename Columns<T>::Slot Columns<T>::carve(Carver& carver) const {
   if (copies_y_) s.image = carver.take<T>(images_ * chunk_ * copy_plane_);
   if (in_rows_) {
     s.sums = carver.take<T>(channels_ * ceil_div(p.x[axis_], parts_) * (p.x_plane() / p.x[axis_]));
+    s.bytes = carver.used();
     return s;
   }
   s.pixel = carver.take<T>(taps * lanes);
@@ -129,6 +129,7 @@ typename Columns<T>::Slot Columns<T>::carve(Carver& carver) const {
   s.bias = carver.take<T>(lanes);
   s.flat = carver.take<T>(spec_.operands.x.dtype == compute_dtype<T> ? 0 : p.x_plane() * lanes);
   s.table = carver.take<T*>(taps);
+  s.bytes = carver.used();
   return s;
 }
 
@@ -140,10 +141,7 @@ bool Columns<T>::configure(const Operands& operands, const Tiling& tiling) {
   pixels_ = tiling.pixels;
   parts_ = tiling.parts;
   lay_out(operands);
-  Carver slot;
-  carve(slot);
-  return share(p.groups * ceil_div(p.ci, channels_) * ceil_div(p.n, images_) * parts_, 0,
-               static_cast<Index>(slot.used()));
+  return share(p.groups * ceil_div(p.ci, channels_) * ceil_div(p.n, images_) * parts_, 0, carve({}).bytes);
 }
 
 // What is expected to take so many threads the least time; none where nothing fits the budget.
@@ -192,8 +190,8 @@ bool Columns<T>::plan() {
   panel_row_ = channels_of(p, width()) * taps;
   // The chunk, which decides the order of sums, depends on the shape alone.
   const Index most = std::clamp<Index>(kPanelElements / panel_row_, 1, kReduction);
-  chunk_ = spec_.sums[1] > 0 ? std::min(p.co, spec_.sums[1]) : ceil_div(p.co, ceil_div(p.co, most));
-  copy_plane_ = (ceil_div(volume(), lanes) | 1) * lanes;
+  chunk_ = spec_.sums[1] > 0 ? std::min(p.co, spec_.sums[1]) : even_part(p.co, most);
+  copy_plane_ = odd_multiple(volume(), lanes);
   // Choices among passes do not depend on the number of threads, tilings do.
   const Tiling one = search(1);
   if (one.time == 0) return false;
@@ -393,8 +391,7 @@ void Columns<T>::run(const Operands& o, std::byte* workspace) const {
   const Problem& p = spec_.problem;
   const Index blocks = ceil_div(p.ci, channels_), batches = ceil_div(p.n, images_);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
-    Carver carver(slot(workspace, number));
-    const Slot s = carve(carver);
+    const Slot s = carve(slot(workspace, number));
     const Index all = i / parts_, c0 = all / batches % blocks * channels_, n0 = all % batches * images_;
     Round r{all / batches / blocks, c0, std::min(channels_, p.ci - c0), n0, std::min(images_, p.n - n0), 0, 0,
             {0, p.w[axis_]}};

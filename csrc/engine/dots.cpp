@@ -13,6 +13,7 @@
 #include "engine/estimate.h"
 #include "engine/pass.h"
 #include "engine/slabs.h"
+#include "engine/taps.h"
 #include "engine/weights_out.h"
 
 namespace convbwd {
@@ -62,9 +63,7 @@ class Dots final : public SlottedPass {
     T *x, *y, *part, *sums;
     Planes::Part *x_parts, *y_parts;
     bool x_stays = false, y_stays = false;  // where they are
-  };
-  struct Box {
-    Index3 q0, q1;
+    Index bytes;
   };
   struct Next {
     Index x = 0, y = 0;  // elements from what is copied to what is copied next
@@ -81,15 +80,15 @@ class Dots final : public SlottedPass {
   }
   // Of x at a time: without a border only those of a tile.
   Index copied_channels() const { return masked_ ? layout_.together : channels_; }
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   void measure(const Operands& o);
-  Box box(Index i) const;
-  void locate(const Operands& o, const Box& b, Slot& s) const;
+  PixelBox box(Index i) const { return pixel_box(i, pixels_, box_q_); }
+  void locate(const Operands& o, const PixelBox& b, Slot& s) const;
   Index begin_of(const View& v, const Planes& planes, Index unit, Index channel) const;
   Next next_copies(const Operands& o, Index unit, Index result, Index next_unit, Index next_result) const;
-  void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
+  void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const PixelBox& b, const Slot& s,
                bool bordered, const Next& next) const;
-  void sum_carefully(const Box& b, const T* x, const T* y, Index y_channel, T* part, Index row) const;
+  void sum_carefully(const PixelBox& b, const T* x, const T* y, Index y_channel, T* part, Index row) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
 
@@ -116,7 +115,7 @@ Dots<T>::Dots(const PassSpec& spec, const KernelSet<T>& kernels)
       channels_(spec_.problem.ci) {}
 
 template <class T>
-typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
+typename Dots<T>::Slot Dots<T>::carve(Carver carver) const {
   Slot s{};
   if (copies_x_) s.x = carver.take<T>(copied_channels() * layout_.x.channel() + layout_.x.slack() + layout_.lead);
   if (copies_y_) s.y = carver.take<T>(layout_.lead + layout_.y_size() + layout_.lead);
@@ -124,6 +123,7 @@ typename Dots<T>::Slot Dots<T>::carve(Carver& carver) const {
   s.x_parts = carver.take<Planes::Part>(layout_.x.parts());
   s.y_parts = carver.take<Planes::Part>(static_cast<Index>(layout_.y.size()));
   if (!slabs_.several()) s.sums = carver.take<T>(batch_ * sum_count());
+  s.bytes = carver.used();
   return s;
 }
 
@@ -133,11 +133,8 @@ void Dots<T>::measure(const Operands& o) {
   layout_ = DotsLayout(p, masked_, box_q_, kernels_.dots_mr, kernels_.dots_nt);
   const bool pointwise = p.pointwise();
   copies_x_ = !((pointwise || masked_) && stays(o.x)), copies_y_ = !(pointwise && stays(o.y));
-  Carver carver;
-  carve(carver);
-  slot_bytes_ = static_cast<Index>(carver.used());
-  boxes_ = 1;
-  for (std::size_t a = 0; a < 3; ++a) boxes_ *= ceil_div(pixels_[a], box_q_[a]);
+  slot_bytes_ = carve({}).bytes;
+  boxes_ = pixel_boxes(pixels_, box_q_);
 }
 
 template <class T>
@@ -150,8 +147,7 @@ bool Dots<T>::plan() {
   if (layout_.together > 1) {
     const Index pixels = masked_ ? kMaskedPixels : kBoxPixels * (p.co > kernels_.dots_mr ? 1 : 2);
     Index inner = 1;
-    for (std::size_t a = 3; a-- > 0; inner *= pixels_[a])
-      box_q_[a] = ceil_div(pixels_[a], ceil_div(pixels_[a], std::max<Index>(1, pixels / inner)));
+    for (std::size_t a = 3; a-- > 0; inner *= pixels_[a]) box_q_[a] = even_part(pixels_[a], pixels / inner);
   }
   const auto fewer = [&] {  // channels, which fill tiles
     const Index half = ceil_div(channels_, 2);
@@ -210,18 +206,6 @@ bool Dots<T>::plan() {
   return true;
 }
 
-template <class T>
-typename Dots<T>::Box Dots<T>::box(Index i) const {
-  Box b;
-  for (std::size_t a = 3; a-- > 0;) {
-    const Index size = pixels_[a], parts = ceil_div(size, box_q_[a]);
-    b.q0[a] = i % parts * box_q_[a];
-    b.q1[a] = std::min(b.q0[a] + box_q_[a], size);
-    i /= parts;
-  }
-  return b;
-}
-
 // Where a box of an image lies.
 template <class T>
 Index Dots<T>::begin_of(const View& v, const Planes& planes, Index unit, Index channel) const {
@@ -246,7 +230,7 @@ typename Dots<T>::Next Dots<T>::next_copies(const Operands& o, Index unit, Index
 }
 
 template <class T>
-void Dots<T>::locate(const Operands& o, const Box& b, Slot& s) const {
+void Dots<T>::locate(const Operands& o, const PixelBox& b, Slot& s) const {
   layout_.x.locate(o.x, b.q0, masked_ ? b.q1 : layout_.x.size(), s.x_parts);
   Planes::Part* parts = s.y_parts;
   for (const Planes& y : layout_.y) y.locate(o.y, b.q0, masked_ ? y.size() : b.q1, parts++);
@@ -258,7 +242,7 @@ void Dots<T>::locate(const Operands& o, const Box& b, Slot& s) const {
 
 // Adds the products of one box and image to sums[output channel][input channel][tap].
 template <class T>
-void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const Box& b, const Slot& s,
+void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const PixelBox& b, const Slot& s,
                       bool bordered, const Next& next) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
@@ -277,7 +261,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
   Ahead ahead;
   const auto dots = [&](Index m, Index nt, Index count, const T* rows, Index lda, const T* columns,
                         const std::ptrdiff_t* offset, T* out, Index ldo) {
-    const Index step = round_up(ceil_div(count, ceil_div(count, kStraightVectors * kernels_.lanes)), kernels_.lanes);
+    const Index step = round_up(even_part(count, kStraightVectors * kernels_.lanes), kernels_.lanes);
     for (Index i = 0; i < count; i += step, ahead.next(step))
       kernels_.dots(static_cast<int>(m), static_cast<int>(nt), std::min(step, count - i), rows + i, lda, columns + i,
                     offset, out, ldo);
@@ -339,7 +323,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
 
 // part[output channel][tap] of one input channel, rows of so many elements, from products of pairs that exist.
 template <class T>
-void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, Index y_channel, T* part, Index row) const {
+void Dots<T>::sum_carefully(const PixelBox& b, const T* x, const T* y, Index y_channel, T* part, Index row) const {
   const Problem& p = spec_.problem;
   for (Index t = 0; t < p.taps(); ++t) {
     const Index3 tap = tap_at(p, t);
@@ -366,18 +350,13 @@ void Dots<T>::sum_carefully(const Box& b, const T* x, const T* y, Index y_channe
 template <class T>
 void Dots<T>::store(const Operands& o, Index g, Index c0, const T* sums) const {
   const Problem& p = spec_.problem;
-  const Index channels = std::min(channels_, p.ci - c0), taps = p.taps();
-  const bool dense = dense_planes(o.w);
-  const Index per_row = dense && o.w.stride[exchanged_ ? 0 : 1] == taps ? channels : 1;  // dense channels are one row
+  const Index channels = std::min(channels_, p.ci - c0), step = exchanged_ ? 1 : channels;
   for (Index m = 0; m < p.co; ++m)
-    for (Index c = 0; c < channels; c += per_row) {
-      const T* from = sums + (m * channels_ + c) * taps;
+    for (Index c = 0; c < channels; c += step) {
       Index row = g * p.co + m, column = c0 + c;
       if (exchanged_) std::swap(row, column);
-      for (Index d = 0; d < (dense ? 1 : p.w[0]); ++d)
-        for (Index h = 0; h < (dense ? 1 : p.w[1]); ++h, from += p.w[2])
-          store_row(kernels_, advance(o.w.data, o.w.dtype, o.w.offset({row, column, d, h, 0})), o.w.dtype,
-                    o.w.stride[4], from, dense ? per_row * taps : p.w[2]);
+      store_taps(kernels_, o.w.at({row, column, 0, 0, 0}, {1, step, p.w[0], p.w[1], p.w[2]}),
+                 sums + (m * channels_ + c) * p.taps(), {0, p.taps(), p.w[1] * p.w[2], p.w[2], 1});
     }
 }
 
@@ -388,8 +367,7 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
   const Index results = p.groups * channel_blocks_;
   const auto results_of = [&](Index batch) { return Range{batch * batch_, std::min((batch + 1) * batch_, results)}; };
   const auto sum = [&](const Slabs::Task& task, int number, T* sums) -> const T* {
-    Carver carver(slot(workspace, number));
-    Slot s = carve(carver);
+    Slot s = carve(slot(workspace, number));
     if (layout_.lead > 0) {
       std::fill(s.y, s.y + layout_.lead, T{});
       T* behind_y = s.y + layout_.lead + layout_.y_size();
@@ -402,7 +380,7 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
     Index located = -1, bordered = 0;  // channels
     bool bordered_y = false;
     for (Index u = task.units.begin; u < task.units.end; ++u) {
-      const Box b = box(u / p.n);
+      const PixelBox b = box(u / p.n);
       if (located != u / p.n) {
         located = u / p.n, bordered = 0, bordered_y = false;
         locate(o, b, s);

@@ -53,7 +53,7 @@ DotsLayout::Place DotsLayout::place(Index tap) const {
 
 void DotsLayout::list_masked(Index rows, Index columns) {
   together = std::min(columns, problem_.ci);
-  const Index length = problem_.w[problem_.first_axis()], m = ceil_div(length, ceil_div(length, rows));
+  const Index length = problem_.w[problem_.first_axis()], m = even_part(length, rows);
   for (Index copy = 0; copy < copies(); ++copy)
     for (Index i = 0; i < length; i += m) {
       const Index first = i * copies() + copy;
@@ -75,7 +75,7 @@ void DotsLayout::list_bordered(Index rows, Index columns) {
   };
   const bool single = p.co == 1;
   if (single && k[1] > 1 && p.stride[1] == 1) {  // rows are taps along h
-    const Index hs = ceil_div(k[1], ceil_div(k[1], rows)), ws = ceil_div(k[2], ceil_div(k[2], columns));
+    const Index hs = even_part(k[1], rows), ws = even_part(k[2], columns);
     for (Index d = 0; d < k[0]; ++d)
       for (Index h = 0; h < k[1]; h += hs)
         for (Index w = 0; w < k[2]; w += ws)

@@ -18,7 +18,7 @@ typename Gather<T>::Box Gather<T>::box(Index i) const {
 }
 
 template <class T>
-typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
+typename Gather<T>::Slot Gather<T>::carve(Carver carver) const {
   Slot s{};
   const Box largest = box(0);
   Index tiles = 0, rects = 0, rows = 0, widest = 0, members = 1;
@@ -56,6 +56,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver& carver) const {
     s.line = carver.take<T>(direct_ ? 0 : maps_[2].positions(0, box_q_[2]).end);
     s.streams = carver.take<Stream<T>>(max_streams_);
   }
+  s.bytes = carver.used();
   return s;
 }
 
@@ -158,8 +159,7 @@ void Gather<T>::task(const Operands& o, Index box, Index block, const T* packed,
   const Index g = block / blocks_;
   block %= blocks_;
   const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
-  Carver carver(scratch);
-  const Slot s = carve(carver);
+  const Slot s = carve(scratch);
   const Index columns = panel_columns(channels);
   if (direct_ && holes_) {
     std::fill_n(s.pos, b.n * positions(b), b.pixels - 1);
@@ -216,8 +216,7 @@ void Gather<T>::run(const Operands& o, std::byte* workspace) const {
   if (prepack_) {
     const Index chunks = ceil_div(cs_, chunk_);
     parallel_for(spec_.problem.groups * blocks_ * chunks, slots(), [&](Index i, int number) {
-      Carver carver(slot(workspace, number));
-      const Slot s = carve(carver);
+      const Slot s = carve(slot(workspace, number));
       const Index k0 = i % chunks * chunk_, block = i / chunks % blocks_, g = i / chunks / blocks_;
       const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
       pack(o, g, c0, channels, k0, std::min(chunk_, cs_ - k0), s,

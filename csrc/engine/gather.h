@@ -23,7 +23,7 @@ template <class T>
 std::unique_ptr<Pass> make_pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked);
 
 template <class T>
-class Gather final : public SlottedPass {
+class Gather final : public SlottedPass, Roles {
  public:
   Gather(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
@@ -76,6 +76,7 @@ class Gather final : public SlottedPass {
     Rect* rects;
     Index* rect_counts;
     Stream<T>* streams;
+    Index bytes;
   };
 
   enum class Weights : std::uint8_t { in_place, packed_once, packed_by_tasks };
@@ -96,7 +97,7 @@ class Gather final : public SlottedPass {
   void lay_out(const Operands& o);
   bool configure(const Tiling& tiling);
   void set_box(Index pixels);
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   Index set_pixels(const PhaseSet& s, const Box& b) const {
     const Index3 e = b.extent(s);
     return s.taps ? b.n * e[0] * e[1] * e[2] : 0;
@@ -173,15 +174,10 @@ class Gather final : public SlottedPass {
             std::byte* scratch) const;
   // Pixels of a line that is converted; not a power of two, so that lines do not share places of the cache.
   Index line() const { return std::min<Index>(240, round_up(positions(box(0)), kernels_.lanes)); }
-  const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
-  const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
 
   const KernelSet<T>& kernels_;
-  bool to_x_;
   std::array<AxisMap, 3> maps_;
   std::vector<PhaseSet> sets_;
-  Index cs_, cd_;              // source and destination channels of a group
-  Index weight_n_, weight_k_;  // which axis of w runs along columns, which along the reduction
   bool blocked_ = false;
   Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 0;
   Index3 count_{1, 1, 1};            // most pixels of any phase, an axis

@@ -51,12 +51,8 @@ constexpr double kMuchWork = 1 << 24;  // products: 0.15 ms
 
 template <class T>
 Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
-    : SlottedPass(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
+    : SlottedPass(spec), Roles(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
-  cs_ = to_x_ ? p.co : p.ci;
-  cd_ = to_x_ ? p.ci : p.co;
-  weight_n_ = to_x_ ? 1 : 0;
-  weight_k_ = to_x_ ? 0 : 1;
   maps_ = axis_maps(p, to_x_ ? map_patches : map_forward);
   sets_ = phase_sets(maps_);
   count_ = most_pixels(maps_);
@@ -160,10 +156,9 @@ template <class T>
 Index Gather<T>::boxes_at_once(Index room) const {
   const Index images = room / image_bytes() / box_n_, of_image = boxes_of_image(),
               n = ceil_div(spec_.problem.n, box_n_);
-  const auto in_turns = [](Index all, Index most) { return ceil_div(all, ceil_div(all, most)); };
-  if (images > 0) return in_turns(n, std::clamp<Index>(kCopiedBytes / image_bytes() / box_n_, 1, images)) * of_image;
+  if (images > 0) return even_part(n, std::min(kCopiedBytes / image_bytes() / box_n_, images)) * of_image;
   Index most = boxes_of_line();
-  while (most > 1 && reached(side_by_side(most)) * pixel_bytes() > room) most = in_turns(most, most - 1);
+  while (most > 1 && reached(side_by_side(most)) * pixel_bytes() > room) most = even_part(most, most - 1);
   return most;
 }
 
@@ -183,12 +178,9 @@ bool Gather<T>::configure(const Tiling& tiling) {
   set_box(tiling.pixels);
   prepack_ = tiling.weights == Weights::packed_once;
   weights_in_place_ = tiling.weights == Weights::in_place;
-  // Odd numbers of cache lines, so that planes do not fall on the same cache sets.
-  if (copy_ == Copy::by_tasks) copy_plane_ = (ceil_div(reached(box_q_), kernels_.lanes) | 1) * kernels_.lanes;
-  Carver slot;
-  carve(slot);
+  if (copy_ == Copy::by_tasks) copy_plane_ = odd_multiple(reached(box_q_), kernels_.lanes);
   group_panels_ = (blocks_ - 1) * panel_columns(channels_) + panel_columns(cd_ - (blocks_ - 1) * channels_);
-  const Index bytes = static_cast<Index>(slot.used()), slots = std::max<Index>(tiling.slots, spec_.threads);
+  const Index bytes = carve({}).bytes, slots = std::max<Index>(tiling.slots, spec_.threads);
   Index copies = 0;
   at_once_ = boxes_;
   if (copy_ == Copy::once) {
@@ -289,7 +281,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   const bool meet = meet_in_cache((to_x_ ? p.y_plane() : p.x_plane()) * item);  // planes of a dense image
   if (!p.pointwise() && meet) chunk = std::min(chunk, kMeetingReduction);
   const Index kept = spec_.sums[3];
-  chunk_ = kept > 0 ? std::min(cs_, kept / 2) : ceil_div(cs_, ceil_div(cs_, chunk));
+  chunk_ = kept > 0 ? std::min(cs_, kept / 2) : even_part(cs_, chunk);
   blocked_ = kept > 0 ? kept % 2 == 1 : chunk_ * max_taps_ > kStraight;
   const Index image = count_[0] * count_[1] * count_[2], volume = p.n * image;
   const Index most = widest == 1 ? kNarrowBoxPixels : kBoxPixels;

@@ -70,7 +70,7 @@ GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernel
 }
 
 template <class T>
-typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
+typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver carver) const {
   Slot s{};
   if (!slabs_.several()) s.tiles = carver.take<T>(tile_elements_);
   s.panel = carver.take<T>(chunk_pixels_ * width());
@@ -84,6 +84,7 @@ typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver& carver) const {
   s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
   s.taps = carver.take<Tap>(taps_);
   if (spec_.operands.w.dtype != compute_dtype<T>) s.lines = carver.take<T>(kStoreRows * width());
+  s.bytes = carver.used();
   return s;
 }
 
@@ -108,7 +109,7 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
         reach[axis] = std::min(p.x[axis - 1],
                                (chunk_[i] - 1) * p.stride[axis - 1] + (p.w[axis - 1] - 1) * p.dilation[axis - 1] + 1);
     }
-    copy_plane_ = (ceil_div(reach[1] * reach[2] * reach[3], kernels_.lanes) | 1) * kernels_.lanes;
+    copy_plane_ = odd_multiple(reach[1] * reach[2] * reach[3], kernels_.lanes);
     copy_images_ = reach[0];
   }
   slabs_.results = p.groups * row_blocks_ * tap_blocks_ * column_blocks_;
@@ -118,10 +119,7 @@ bool GatherWeights<T>::configure(int vectors, Index rows, Index taps) {
       const Index fit = bytes / (copy_images_ * copy_plane_ * static_cast<Index>(sizeof(T)));
       copy_rows_ = std::min(rows_, std::max<Index>(1, fit / least) * least);
     }
-    Carver slot;
-    carve(slot);
-    if (share(slabs_.tasks(), slabs_.bytes<T>(tile_elements_), static_cast<Index>(slot.used()), least_slots_))
-      return true;
+    if (share(slabs_.tasks(), slabs_.bytes<T>(tile_elements_), carve({}).bytes, least_slots_)) return true;
   }
   return false;
 }
@@ -170,8 +168,7 @@ bool GatherWeights<T>::search() {
   if (pixels < 1) return false;
   for (int i = 3; i >= 0; --i) {
     const auto a = static_cast<std::size_t>(i);
-    chunk_[a] = std::min(size_[a], pixels);
-    chunk_[a] = ceil_div(size_[a], ceil_div(size_[a], chunk_[a]));
+    chunk_[a] = even_part(size_[a], pixels);
     chunks_[a] = ceil_div(size_[a], chunk_[a]);
     pixels = chunk_[a] == size_[a] ? pixels / chunk_[a] : 1;
     if (pixels == 0) pixels = 1;
@@ -226,13 +223,9 @@ template <class T>
 void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
   // Zeros in the padding are harmless while y is finite.
   if (padded_ && !all_finite(kernels_, o.y)) return careful_->run(o, workspace);
-  const auto slot_of = [&](int number) {
-    Carver carver(slot(workspace, number));
-    return carve(carver);
-  };
   const auto sum_slab = [&](const Slabs::Task& task, int number, T* tiles) -> const T* {
     Block b = block_of(task.result);
-    const Slot s = slot_of(number);
+    const Slot s = carve(slot(workspace, number));
     if (in_place(b)) {
       const View w = weights(o, b);
       b.pitch = w.stride[0];
@@ -244,7 +237,7 @@ void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
     return tiles;
   };
   slabs_.run<T>(slots(), workspace, tile_elements_, sum_slab, [&](Index result, int number, const T* tiles) {
-    store(o, block_of(result), tiles, slot_of(number).lines);
+    store(o, block_of(result), tiles, carve(slot(workspace, number)).lines);
   });
 }
 

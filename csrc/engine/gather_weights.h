@@ -36,6 +36,7 @@ class GatherWeights final : public SlottedPass {
     T *tiles, *panel, *copy, *windows, *lines;
     Segment* segments;
     Tap* taps;
+    Index bytes;
   };
   using Index4 = std::array<Index, 4>;  // in the order of order_
 
@@ -43,7 +44,7 @@ class GatherWeights final : public SlottedPass {
   bool fit();
   Index most_rows(int vectors) const;
   bool configure(int vectors, Index rows, Index taps);
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on; rows of them lie `pitch`
   // apart.
   struct Block {

@@ -26,7 +26,7 @@ constexpr Index kShortPlane = 2 << 10;
 constexpr Index kPacking = 256;  // pixels that a transposed weight is to meet: more images share a task until then
 
 template <class T>
-class Lanes final : public GuardedPass {
+class Lanes final : public GuardedPass, Roles {
  public:
   Lanes(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
@@ -46,8 +46,9 @@ class Lanes final : public GuardedPass {
   };
   struct Slot {
     T *source, *results, *weights, *bias, *flat, **table;
+    Index bytes;
   };
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   bool list_calls();  // whether there are not too many
   void compute(const Slot& slot, Ahead& ahead) const;
   View after(const View& image, Index task, Index n) const;
@@ -58,7 +59,6 @@ class Lanes final : public GuardedPass {
   Index vector_bytes() const { return kernels_.lanes * static_cast<Index>(sizeof(T)); }
 
   const KernelSet<T>& kernels_;
-  const bool to_x_;
   std::array<AxisMap, 3> maps_;
   LanePlanes source_, results_, weights_;
   std::vector<Call> calls_;
@@ -68,8 +68,7 @@ class Lanes final : public GuardedPass {
 };
 
 template <class T>
-Lanes<T>::Lanes(const PassSpec& spec, const KernelSet<T>& kernels)
-    : GuardedPass(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
+Lanes<T>::Lanes(const PassSpec& spec, const KernelSet<T>& kernels) : GuardedPass(spec), Roles(spec), kernels_(kernels) {
   const Problem& p = spec_.problem;
   maps_ = axis_maps(p, to_x_ ? map_transposed : map_forward);
   const Index3 source{maps_[0].src, maps_[1].src, maps_[2].src}, size{maps_[0].dst, maps_[1].dst, maps_[2].dst};
@@ -87,15 +86,16 @@ Lanes<T>::Lanes(const PassSpec& spec, const KernelSet<T>& kernels)
 }
 
 template <class T>
-typename Lanes<T>::Slot Lanes<T>::carve(Carver& carver) const {
+typename Lanes<T>::Slot Lanes<T>::carve(Carver carver) const {
   Slot s{};
   s.source = carver.take<T>(source_.elements());
   s.results = carver.take<T>(results_.elements());
   s.weights = carver.take<T>(weights_.elements());
   s.bias = carver.take<T>(kernels_.lanes);
-  const DType result = (to_x_ ? spec_.operands.x : spec_.operands.y).dtype;
+  const DType result = destination(spec_.operands).dtype;
   s.flat = carver.take<T>(result == compute_dtype<T> ? 0 : results_.elements());
   s.table = carver.take<T*>(source_.extent[2]);
+  s.bytes = carver.used();
   return s;
 }
 
@@ -104,9 +104,7 @@ bool Lanes<T>::plan() {
   const Problem& p = spec_.problem;
   if (!p.depthwise() || p.taps() == 1) return false;  // one tap needs no planes
   if (p.taps() > kLanesVectors || !source_.short_axes() || !results_.short_axes()) return false;
-  Carver carver;
-  carve(carver);
-  const Index bytes = static_cast<Index>(carver.used());
+  const Index bytes = carve({}).bytes;
   if (bytes > kLanesVectors * vector_bytes()) return false;
   blocks_ = ceil_div(p.groups, kernels_.lanes);
   const Index vectors = std::max<Index>(1, p.taps() * p.y_plane());
@@ -195,12 +193,11 @@ View Lanes<T>::after(const View& image, Index task, Index n) const {
 template <class T>
 void Lanes<T>::run(const Operands& o, std::byte* workspace) const {
   const Problem& p = spec_.problem;
-  const View &image = to_x_ ? o.y : o.x, &destination = to_x_ ? o.x : o.y;
+  const View &image = this->image(o), &destination = this->destination(o);
   const Index lanes = kernels_.lanes;
   std::atomic<bool> finite{true};
   parallel_for(tasks_, slots(), [&](Index i, int number) {
-    Carver carver(slot(workspace, number));
-    const Slot s = carve(carver);
+    const Slot s = carve(slot(workspace, number));
     const Index c0 = i % blocks_ * lanes, channels = std::min(lanes, p.groups - c0), n0 = i / blocks_ * batch_;
     std::fill(s.weights, s.weights + weights_.elements(), T{});
     each_weights(o.w, c0, channels, [&](const View& part, Index lane) {

@@ -27,8 +27,9 @@ class LanesWeights final : public GuardedPass {
  private:
   struct Slot {
     T *x, *y, *flat, **table, *sums;
+    Index bytes;
   };
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   void add(const T* x, const T* y, T* sums) const;
   Index channels(Index block) const { return std::min<Index>(kernels_.lanes, spec_.problem.groups - block * lanes()); }
   Index lanes() const { return kernels_.lanes; }
@@ -52,13 +53,14 @@ LanesWeights<T>::LanesWeights(const PassSpec& spec, const KernelSet<T>& kernels)
 }
 
 template <class T>
-typename LanesWeights<T>::Slot LanesWeights<T>::carve(Carver& carver) const {
+typename LanesWeights<T>::Slot LanesWeights<T>::carve(Carver carver) const {
   Slot s{};
   s.x = carver.take<T>(x_.elements());
   s.y = carver.take<T>(y_.elements());
   s.flat = carver.take<T>(spec_.operands.w.dtype == compute_dtype<T> ? 0 : sums_.elements());
   s.table = carver.take<T*>(std::max(x_.extent[2], y_.extent[2]));
   if (!slabs_.several()) s.sums = carver.take<T>(sums_.elements());
+  s.bytes = carver.used();
   return s;
 }
 
@@ -68,14 +70,9 @@ bool LanesWeights<T>::plan() {
   if (!p.depthwise() || p.taps() == 1) return false;  // one tap needs no planes
   if (!x_.short_axes() || !y_.short_axes() || !sums_.short_axes()) return false;
   slabs_ = {.results = ceil_div(p.groups, lanes()), .units = p.n};
-  const auto measure = [&] {
-    Carver carver;
-    carve(carver);
-    return static_cast<Index>(carver.used());
-  };
-  if (measure() > kLanesVectors * vector_bytes()) return false;
+  if (carve({}).bytes > kLanesVectors * vector_bytes()) return false;
   slabs_.count = std::clamp<Index>(ceil_div(kMinTasks, slabs_.results), 1, p.n);
-  while (!share(slabs_.tasks(), slabs_.bytes<T>(sums_.elements()), measure())) {
+  while (!share(slabs_.tasks(), slabs_.bytes<T>(sums_.elements()), carve({}).bytes)) {
     if (!slabs_.several()) return false;
     slabs_.count = ceil_div(slabs_.count, 2);
   }
@@ -104,12 +101,8 @@ void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
   const Problem& p = spec_.problem;
   std::atomic<bool> finite{true};
   const bool far = come_from_memory(p, kernels_);
-  const auto slot_of = [&](int number) {
-    Carver carver(slot(workspace, number));
-    return carve(carver);
-  };
   const auto sum = [&](const Slabs::Task& task, int number, T* sums) -> const T* {
-    const Slot s = slot_of(number);
+    const Slot s = carve(slot(workspace, number));
     if (!sums) sums = s.sums;
     std::fill(sums, sums + sums_.elements(), T{});
     std::fill(s.x, s.x + x_.elements(), T{});
@@ -130,8 +123,9 @@ void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
   };
   slabs_.run<T>(slots(), workspace, sums_.elements(), sum, [&](Index block, int number, const T* sums) {
     if (!all_finite(sums, sums_.elements())) finite.store(false, std::memory_order_relaxed);
-    each_weights(o.w, block * lanes(), channels(block),
-                 [&](const View& part, Index lane) { store_lanes(kernels_, part, sums + lane, slot_of(number).flat); });
+    each_weights(o.w, block * lanes(), channels(block), [&](const View& part, Index lane) {
+      store_lanes(kernels_, part, sums + lane, carve(slot(workspace, number)).flat);
+    });
   });
   if (!finite) direct_->run(o, workspace);
 }

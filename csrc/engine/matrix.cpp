@@ -14,7 +14,7 @@ constexpr Index kResultBytes = 512 << 10;
 constexpr Index kColumns = 16;      // that are written at a time
 constexpr Index kLeastPixels = 96;  // of a box: below, fewer source channels at a time are better
 
-class Matrix final : public GuardedPass {
+class Matrix final : public GuardedPass, Roles {
  public:
   Matrix(const PassSpec& spec, const KernelSet<float>& kernels, const MatrixKernels& unit);
   bool plan();
@@ -52,6 +52,7 @@ class Matrix final : public GuardedPass {
     float *plane, *weights, *results, *line;
     Stream<float>* streams;
     Planes::Part* parts;
+    Index bytes;
   };
   // Images [n, n + images) of a group at the pixels of a box.
   struct Work {
@@ -67,7 +68,7 @@ class Matrix final : public GuardedPass {
   bool configure(const Layout& layout, Index least);
   double moved() const;
   void list_steps();
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   Work work(Index i) const;
   void split(const View& image, const Work& work, Index n, const Blocks& blocks, const Slot& s, std::uint32_t* pairs,
              Fit& fit) const;
@@ -93,13 +94,11 @@ class Matrix final : public GuardedPass {
 
   const KernelSet<float>& kernels_;
   const MatrixKernels& unit_;
-  const bool to_x_;
   std::array<AxisMap, 3> maps_;
   std::vector<PhaseSet> sets_;
   std::vector<Steps> steps_;          // of each set with taps
   std::vector<std::ptrdiff_t> from_;  // where the split finds weights: [set][tap][channel][member]
-  Index cs_, cd_, blocks_;            // source and destination channels of a group, blocks of the former
-  std::size_t weight_n_, weight_k_;   // axes of w along rows and along the sum
+  Index blocks_;                      // of source channels
   int image_terms_, weight_terms_;
   bool plain_ = true;             // every pixel reads the source at its own place only
   Index rows_ = 0, streams_ = 0;  // results of a channel; phases along w
@@ -112,14 +111,10 @@ class Matrix final : public GuardedPass {
 };
 
 Matrix::Matrix(const PassSpec& spec, const KernelSet<float>& kernels, const MatrixKernels& unit)
-    : GuardedPass(spec), kernels_(kernels), unit_(unit), to_x_(spec.unknown == Unknown::x) {
+    : GuardedPass(spec), Roles(spec), kernels_(kernels), unit_(unit) {
   const Problem& p = spec_.problem;
-  cs_ = to_x_ ? p.co : p.ci;
-  cd_ = to_x_ ? p.ci : p.co;
   blocks_ = ceil_div(cs_, kDepth);
-  weight_n_ = to_x_ ? 1 : 0;
-  weight_k_ = to_x_ ? 0 : 1;
-  image_terms_ = terms_of((to_x_ ? spec_.operands.y : spec_.operands.x).dtype);
+  image_terms_ = terms_of(image(spec_.operands).dtype);
   weight_terms_ = terms_of(spec_.operands.w.dtype);
   maps_ = axis_maps(p, to_x_ ? map_transposed : map_forward);
   sets_ = phase_sets(maps_);
@@ -173,7 +168,7 @@ bool Matrix::search(Mode mode, Index least) {
   const auto flat = [&] { return Planes(maps_, l.box).channel(); };
   const auto shrink_box = [&](Index least_pixels) {
     if (l.batch > 1)
-      l.batch = ceil_div(p.n, ceil_div(p.n, l.batch - 1));
+      l.batch = even_part(p.n, l.batch - 1);
     else if (l.box[0] > 1)
       halve(l.box[0]);
     else if (l.box[1] > 1 && flat() > least_pixels)
@@ -220,15 +215,14 @@ bool Matrix::configure(const Layout& layout, Index least) {
   boxes_ = pixel_boxes(count_, layout_.box);
   batches_ = ceil_div(p.n, layout_.batch);
   if (layout_.mode == Mode::packed && boxes_ * batches_ == 1) return false;
-  Carver slot, shared;
-  carve(slot);
+  Carver shared;
   if (layout_.mode == Mode::packed) shared.take<std::uint16_t>(p.groups * panels_ * blocks_ * panel_block());
   if (layout_.mode == Mode::shared) shared.take<std::uint32_t>(layout_.batch * image_pairs());
   const Index tasks = layout_.mode == Mode::shared ? panels_ : rounds() * ceil_div(panels_, layout_.panels);
-  return share(tasks, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()), least);
+  return share(tasks, shared.used(), carve({}).bytes, least);
 }
 
-Matrix::Slot Matrix::carve(Carver& carver) const {
+Matrix::Slot Matrix::carve(Carver carver) const {
   Slot s{};
   const bool together = layout_.chunk == blocks_;  // results are stored panel by panel
   if (layout_.mode != Mode::shared) s.pairs = carver.take<std::uint32_t>(layout_.batch * image_pairs());
@@ -239,6 +233,7 @@ Matrix::Slot Matrix::carve(Carver& carver) const {
   s.line = carver.take<float>(maps_[2].positions(0, layout_.box[2]).end);
   s.streams = carver.take<Stream<float>>(streams_);
   s.parts = carver.take<Planes::Part>(planes_.parts());
+  s.bytes = carver.used();
   return s;
 }
 
@@ -286,7 +281,7 @@ double Matrix::nanoseconds() const {
   const double images = of(p.n, p.groups, boxes_);
   const double copies = layout_.mode == Mode::shared ? 1 : static_cast<double>(ceil_div(panels_, layout_.panels));
   const double plane = of(planes_.channel()) * (0.08 * image_terms_ + row_cost(maps_)) +
-                       plane_cost((to_x_ ? spec_.operands.y : spec_.operands.x).dtype, planes_);
+                       plane_cost(image(spec_.operands).dtype, planes_);
   const double source = of(cs_) * plane * copies;
   const double weights = of(panels_, blocks_, panel_block(), p.groups) * (0.1 + 0.25 / weight_terms_);
   const double repeats = layout_.mode == Mode::packed ? 1 : of(boxes_, batches_);
@@ -423,13 +418,13 @@ void Matrix::multiply(const PixelBox& box, const Blocks& part, const std::uint16
 
 // Where the results of an image and box go.
 View Matrix::target(const Operands& o, const Work& work, Index n, Index first_panel) const {
-  const View& d = to_x_ ? o.x : o.y;
+  const View& d = destination(o);
   return d.at({work.n + n, work.g * cd_ + first_panel * panel_channels_, 0, 0, 0}, d.size);
 }
 
 // Whether sums may be formed right there: all but the last columns of a call, which are fewer than are written.
 bool Matrix::in_place(const Operands& o) const {
-  const View& d = to_x_ ? o.x : o.y;
+  const View& d = destination(o);
   return plain_ && !o.bias.data && d.dtype == DType::float32 && in_runs(d, layout_.box);
 }
 
@@ -455,18 +450,14 @@ void Matrix::store(const Operands& o, const Work& work, Index first_panel, Index
 }
 
 void Matrix::run(const Operands& o, std::byte* workspace) const {
-  const View& image = to_x_ ? o.y : o.x;
+  const View& image = this->image(o);
   auto* const packed = reinterpret_cast<std::uint16_t*>(workspace);
   auto* const shared = reinterpret_cast<std::uint32_t*>(workspace);
-  const auto slot_of = [&](int number) {
-    Carver carver(slot(workspace, number));
-    return carve(carver);
-  };
   Fit fit(spec_.precision == Precision::strict);
   if (layout_.mode == Mode::packed)
     parallel_for(spec_.problem.groups * panels_, slots(), [&](Index i, int number) {
-      pack(o.w, i / panels_, i % panels_, {0, blocks_}, slot_of(number).weights, packed + i * blocks_ * panel_block(),
-           fit);
+      pack(o.w, i / panels_, i % panels_, {0, blocks_}, carve(slot(workspace, number)).weights,
+           packed + i * blocks_ * panel_block(), fit);
     });
   const auto channels_of = [&](Index first, Index last) {
     return std::min(last * panel_channels_, cd_) - first * panel_channels_;
@@ -476,11 +467,11 @@ void Matrix::run(const Operands& o, std::byte* workspace) const {
       const Work work = this->work(i);
       parallel_for(work.images * blocks_, slots(), [&](Index part, int number) {
         const Index n = part / blocks_, block = part % blocks_;
-        split(image, work, work.n + n, {block, 1}, slot_of(number), shared + n * image_pairs() + block * pair_block(),
-              fit);
+        split(image, work, work.n + n, {block, 1}, carve(slot(workspace, number)),
+              shared + n * image_pairs() + block * pair_block(), fit);
       });
       parallel_for(panels_, slots(), [&](Index panel, int number) {
-        const Slot s = slot_of(number);
+        const Slot s = carve(slot(workspace, number));
         if (fit) add(o, work, panel, panel, panel_live(panel), {0, blocks_}, shared, nullptr, s, fit);
         if (fit) store(o, work, panel, panel_live(panel), s);
       });
@@ -488,7 +479,7 @@ void Matrix::run(const Operands& o, std::byte* workspace) const {
   } else {
     const Index parts = ceil_div(panels_, layout_.panels);
     parallel_for(tasks_, slots(), [&](Index i, int number) {
-      const Slot s = slot_of(number);
+      const Slot s = carve(slot(workspace, number));
       const Work work = this->work(i / parts);
       const Index begin = i % parts * layout_.panels, end = std::min(begin + layout_.panels, panels_);
       // With one chunk the results of each panel are stored at once, else those of all panels when all is added.

@@ -36,13 +36,14 @@ class MatrixPixels final : public GuardedPass {
     std::uint16_t* y;
     std::uint32_t* w;
     float *pixels, *weights, *products, *planes, *sums, *line;
+    Index bytes;
   };
 
   double search(Index threads);
   void set_batch(Index batch);
   bool configure(Index channels, Index chunk, bool shared, Index threads);
   double estimate() const;
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   void split_y(const Operands& o, const Round& round, Index step, float* pixels, std::uint16_t* to, Fit& fit) const;
   void split_w(const Operands& o, Index g, Index c0, Index channels, Index first, Index steps, const Slot& s,
                Fit& fit) const;
@@ -154,26 +155,25 @@ double MatrixPixels::search(Index threads) {
 
 void MatrixPixels::set_batch(Index batch) {
   const Problem& p = spec_.problem;
-  batch_ = ceil_div(p.n, ceil_div(p.n, batch));
+  batch_ = even_part(p.n, batch);
   rows_ = round_up(batch_ * volume(), kRound);
   flat_ = batch_ * extent_[0] * extent_[1] * extent_[2];
-  plane_ = (ceil_div(front_ + flat_ + kRound, kRound) | 1) * kRound;
+  plane_ = odd_multiple(front_ + flat_ + kRound, kRound);
 }
 
 bool MatrixPixels::configure(Index channels, Index chunk, bool shared, Index threads) {
   const Problem& p = spec_.problem;
-  channels_ = ceil_div(p.ci, ceil_div(p.ci, channels));
+  channels_ = even_part(p.ci, channels);
   chunk_ = chunk;
   shared_ = shared;
-  pitch_ = (ceil_div(channels_ * p.taps(), kRound) | 1) * kRound;
+  pitch_ = odd_multiple(channels_ * p.taps(), kRound);
   together_ = std::clamp<Index>(kPlanesBytes / (4 * p.taps() * plane_), 1, channels_);
-  Carver slot, all;
-  carve(slot);
+  Carver all;
   if (shared_) all.take<std::uint16_t>(steps_ * y_terms_ * y_term());
-  return share(ceil_div(p.ci, channels_), static_cast<Index>(all.used()), static_cast<Index>(slot.used()), threads);
+  return share(ceil_div(p.ci, channels_), all.used(), carve({}).bytes, threads);
 }
 
-MatrixPixels::Slot MatrixPixels::carve(Carver& carver) const {
+MatrixPixels::Slot MatrixPixels::carve(Carver carver) const {
   const Problem& p = spec_.problem;
   Slot s{};
   if (!shared_) s.y = carver.take<std::uint16_t>(chunk_ * y_terms_ * y_term());
@@ -186,6 +186,7 @@ MatrixPixels::Slot MatrixPixels::carve(Carver& carver) const {
   s.sums = s.planes + planes;
   s.pixels = s.planes;
   s.w = reinterpret_cast<std::uint32_t*>(s.planes);
+  s.bytes = carver.used();
   return s;
 }
 
@@ -303,20 +304,16 @@ void MatrixPixels::store(const Operands& o, const Round& round, Index c0, Index 
 void MatrixPixels::run(const Operands& o, std::byte* workspace) const {
   const Problem& p = spec_.problem;
   auto* const all = reinterpret_cast<std::uint16_t*>(workspace);
-  const auto slot_of = [&](int number) {
-    Carver carver(slot(workspace, number));
-    return carve(carver);
-  };
   Fit fit(spec_.precision == Precision::strict);
   for (Index i = 0; i < rounds() && fit; ++i) {
     const Index batches = ceil_div(p.n, batch_), n0 = i % batches * batch_;
     const Round round{i / batches, n0, std::min(batch_, p.n - n0)};
     if (shared_)
       parallel_for(steps_, slots(), [&](Index step, int number) {
-        split_y(o, round, step, slot_of(number).pixels, all + step * y_terms_ * y_term(), fit);
+        split_y(o, round, step, carve(slot(workspace, number)).pixels, all + step * y_terms_ * y_term(), fit);
       });
     parallel_for(tasks_, slots(), [&](Index task, int number) {
-      const Slot s = slot_of(number);
+      const Slot s = carve(slot(workspace, number));
       const Index c0 = task * channels_, channels = std::min(channels_, p.ci - c0);
       if (fit) add(o, round, c0, channels, all, s, fit);
       if (fit) store(o, round, c0, channels, s);

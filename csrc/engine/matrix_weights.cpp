@@ -39,6 +39,7 @@ class MatrixWeights final : public GuardedPass {
     std::uint16_t* y;
     float *plane, *columns, *tiles, *lines;
     Planes::Part *x_parts, *y_parts;
+    Index bytes;
   };
 
   void set_box();
@@ -47,7 +48,7 @@ class MatrixWeights final : public GuardedPass {
   double set_tile(Index threads);
   double estimate() const;
   bool fits(Index threads);
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   Block block(Index i) const;
   void copy_channel(const Operands& o, Index n, Index channel, const Slot& s, float* to) const {
     x_.copy(kernels_, o.x, s.x_parts, n, channel, 1, to, false, o.x.stride[1]);
@@ -139,10 +140,10 @@ bool MatrixWeights::plan() {
     longest = ceil_div(longest, 2);
   }
   if (box_[1] == p.y[1] && box_[2] == p.y[2]) batch_ = std::clamp<Index>(kPixels / flat(), 1, p.n);
-  batch_ = ceil_div(p.n, ceil_div(p.n, batch_));
+  batch_ = even_part(p.n, batch_);
   const auto shrink_box = [&] {
     if (batch_ > 1)
-      batch_ = ceil_div(p.n, ceil_div(p.n, batch_ - 1));
+      batch_ = even_part(p.n, batch_ - 1);
     else if (box_[1] > 1 && flat() > 2 * kDepth)
       box_[1] = ceil_div(box_[1], 2);
     else if (box_[2] > 2 * kDepth)
@@ -265,12 +266,10 @@ bool MatrixWeights::fits(Index threads) {
   const Problem& p = spec_.problem;
   m_blocks_ = ceil_div(p.co, m_), n_blocks_ = ceil_div(columns_, n_);
   slabs_.results = p.groups * m_blocks_ * n_blocks_;
-  Carver slot;
-  carve(slot);
-  return share(slabs_.tasks(), slabs_.bytes<float>(tile_elements()), static_cast<Index>(slot.used()), threads);
+  return share(slabs_.tasks(), slabs_.bytes<float>(tile_elements()), carve({}).bytes, threads);
 }
 
-MatrixWeights::Slot MatrixWeights::carve(Carver& carver) const {
+MatrixWeights::Slot MatrixWeights::carve(Carver carver) const {
   Slot s{};
   s.x = carver.take<std::uint32_t>(pitch() / kColumns * x_terms_ * x_term());
   s.y = carver.take<std::uint16_t>(y_terms_ * y_term());
@@ -281,6 +280,7 @@ MatrixWeights::Slot MatrixWeights::carve(Carver& carver) const {
   if (!folded_ && spec_.operands.w.dtype != DType::float32) s.lines = carver.take<float>(kStoreRows * pitch());
   s.x_parts = carver.take<Planes::Part>(x_.parts());
   s.y_parts = carver.take<Planes::Part>(y_.parts());
+  s.bytes = carver.used();
   return s;
 }
 
@@ -439,13 +439,9 @@ void MatrixWeights::store_pairs(const View& w, const Block& b, Index m, Index ro
 }
 
 void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
-  const auto slot_of = [&](int number) {
-    Carver carver(slot(workspace, number));
-    return carve(carver);
-  };
   Fit fit(spec_.precision == Precision::strict);
   const auto sum = [&](const Slabs::Task& task, int number, float* tiles) -> const float* {
-    const Slot s = slot_of(number);
+    const Slot s = carve(slot(workspace, number));
     const Block b = block(task.result);
     if (!tiles) tiles = s.tiles;
     for (Index round = task.units.begin; round < task.units.end && fit; ++round)
@@ -453,7 +449,7 @@ void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
     return folded_ ? nullptr : tiles;
   };
   slabs_.run<float>(slots(), workspace, tile_elements(), sum, [&](Index result, int number, const float* tiles) {
-    if (fit) store(o, block(result), tiles, slot_of(number).lines);
+    if (fit) store(o, block(result), tiles, carve(slot(workspace, number)).lines);
   });
   if (!fit) direct_->run(o, workspace);
 }

@@ -26,7 +26,7 @@ class MatVec final : public EstimatedPass {
 
   bool plan() {
     const Problem& p = spec_.problem;
-    chunk_ = ceil_div(p.co, ceil_div(p.co, kRowsAtOnce));
+    chunk_ = even_part(p.co, kRowsAtOnce);
     // As many sums of chunks as of each chunk's: so the longest sum, and the error, are small.
     group_ = static_cast<Index>(std::ceil(std::sqrt(static_cast<double>(ceil_div(p.co, chunk_))))) * chunk_;
     channels_ = p.products() < kMuchWork ? p.ci : ceil_div(p.ci, ceil_div(kMinTasks, p.groups));
@@ -59,8 +59,7 @@ class MatVec final : public EstimatedPass {
     const Problem& p = spec_.problem;
     const Index blocks = ceil_div(p.ci, channels_), depths = ceil_div(p.w[0], depth_);
     parallel_for(tasks_, slots(), [&](Index i, int number) {
-      Carver carver(this->slot(workspace, number));
-      const Slot s = carve(carver);
+      const Slot s = carve(this->slot(workspace, number));
       const Index c0 = i / depths % blocks * channels_, d0 = i % depths * depth_;
       const Columns columns{
           i / depths / blocks, {c0, std::min(c0 + channels_, p.ci)}, {d0, std::min(d0 + depth_, p.w[0])}};
@@ -76,6 +75,7 @@ class MatVec final : public EstimatedPass {
  private:
   struct Slot {
     T *results, *sums, *panel, *values, *bias;
+    Index bytes;
   };
 
   // What a task has of the rows of weights: some channels or, of a single one, some planes of taps.
@@ -91,16 +91,13 @@ class MatVec final : public EstimatedPass {
     const Problem& p = spec_.problem;
     in_place_ = o.w.dtype == compute_dtype<T> && rows_of_taps(o.w);
     for (;; channels_ > 1 ? channels_ = ceil_div(channels_, 2) : depth_ = ceil_div(depth_, 2)) {
-      pitch_ = (ceil_div(channels_ * depth_ * plane(), kernels_.lanes) | 1) * kernels_.lanes;
-      Carver carver;
-      carve(carver);
-      const bool fits =
-          share(p.groups * ceil_div(p.ci, channels_) * ceil_div(p.w[0], depth_), 0, static_cast<Index>(carver.used()));
+      pitch_ = odd_multiple(channels_ * depth_ * plane(), kernels_.lanes);
+      const bool fits = share(p.groups * ceil_div(p.ci, channels_) * ceil_div(p.w[0], depth_), 0, carve({}).bytes);
       if (channels_ * depth_ == 1 || (fits && p.n * pitch_ * static_cast<Index>(sizeof(T)) <= kTaskBytes)) return fits;
     }
   }
 
-  Slot carve(Carver& carver) const {
+  Slot carve(Carver carver) const {
     const Index n = spec_.problem.n;
     Slot s{};
     s.results = carver.take<T>(n * pitch_);
@@ -108,6 +105,7 @@ class MatVec final : public EstimatedPass {
     s.panel = carver.take<T>(chunk_ * (in_place_ ? kernels_.lanes : pitch_));
     s.values = carver.take<T>(n * group_);
     s.bias = carver.take<T>(channels_);
+    s.bytes = carver.used();
     return s;
   }
 

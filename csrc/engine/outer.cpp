@@ -23,14 +23,11 @@ class Outer final : public SlottedPass {
 
   bool plan() {
     const Problem& p = spec_.problem;
-    const Index most = std::max<Index>(1, kWindowElements / (p.n * p.taps()));
-    chunk_ = ceil_div(p.ci, ceil_div(p.ci, most));
-    pitch_ = (ceil_div(chunk_ * p.taps(), kernels_.lanes) | 1) * kernels_.lanes;
+    chunk_ = even_part(p.ci, kWindowElements / (p.n * p.taps()));
+    pitch_ = odd_multiple(chunk_ * p.taps(), kernels_.lanes);
     const Index chunks = p.groups * ceil_div(p.ci, chunk_);
     rows_ = p.products() < kMuchWork ? p.co : round_up(ceil_div(p.co, ceil_div(kMinTasks, chunks)), kernels_.rows_mr);
-    Carver carver;
-    carve(carver);
-    return share(chunks * ceil_div(p.co, rows_), 0, static_cast<Index>(carver.used()));
+    return share(chunks * ceil_div(p.co, rows_), 0, carve({}).bytes);
   }
 
   std::string explain() const override {
@@ -45,8 +42,7 @@ class Outer final : public SlottedPass {
     const Index chunks = ceil_div(p.ci, chunk_), blocks = ceil_div(p.co, rows_);
     const bool in_place = o.w.dtype == compute_dtype<T> && rows_of_taps(o.w);
     parallel_for(tasks_, slots(), [&](Index i, int number) {
-      Carver carver(this->slot(workspace, number));
-      const Slot s = carve(carver);
+      const Slot s = carve(this->slot(workspace, number));
       const Index g = i / blocks / chunks, c0 = i / blocks % chunks * chunk_, c = std::min(chunk_, p.ci - c0);
       const Index begin = i % blocks * rows_, end = std::min(begin + rows_, p.co);
       bring_window(o.x, g * p.ci + c0, c, s);
@@ -75,12 +71,14 @@ class Outer final : public SlottedPass {
  private:
   struct Slot {
     T *window, *values, *row;
+    Index bytes;
   };
-  Slot carve(Carver& carver) const {
+  Slot carve(Carver carver) const {
     Slot s{};
     s.window = carver.take<T>(spec_.problem.n * pitch_);
     s.values = carver.take<T>(spec_.problem.n * kernels_.rows_mr);
     s.row = carver.take<T>(pitch_);
+    s.bytes = carver.used();
     return s;
   }
 

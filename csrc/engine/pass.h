@@ -112,6 +112,23 @@ class SlottedPass : public Pass {
   Index slots_ = 1, room_ = 1, shared_bytes_ = 0, slot_bytes_ = 0;
 };
 
+/// What operands are to a pass whose unknown is an image.
+class Roles {
+ protected:
+  explicit Roles(const PassSpec& spec)
+      : to_x_(spec.unknown == Unknown::x),
+        cs_(to_x_ ? spec.problem.co : spec.problem.ci),
+        cd_(to_x_ ? spec.problem.ci : spec.problem.co),
+        weight_n_(to_x_ ? 1 : 0),
+        weight_k_(1 - weight_n_) {}
+  const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
+  const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
+
+  const bool to_x_;
+  const Index cs_, cd_;                    // channels of a group: of the source, which is read, and the destination
+  const std::size_t weight_n_, weight_k_;  // axes of w along results and along their sums
+};
+
 /// A pass that says how long it will take.
 class EstimatedPass : public SlottedPass {
  public:
@@ -190,14 +207,14 @@ std::unique_ptr<Pass> make_per_sample(std::unique_ptr<Pass> one, Index samples, 
 /// Hands out aligned pieces of a workspace; with no memory behind it, it only counts.
 class Carver {
  public:
-  explicit Carver(std::byte* p = nullptr) : base_(p) {}
+  Carver(std::byte* p = nullptr) : base_(p) {}
   template <class E>
   E* take(Index count) {
     std::byte* p = base_ ? base_ + used_ : nullptr;
     used_ += round_up(count * static_cast<Index>(sizeof(E)), 64);
     return reinterpret_cast<E*>(p);
   }
-  std::size_t used() const { return static_cast<std::size_t>(used_); }
+  Index used() const { return used_; }
 
  private:
   std::byte* base_;

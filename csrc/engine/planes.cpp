@@ -32,13 +32,13 @@ Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box, Borders bo
     extent_[a] -= shared[a];
     residues *= static_cast<Index>(axis.residue.size());
   }
-  channel_ = (ceil_div(residues * extent_[0] * extent_[1] * extent_[2], 16) | 1) * 16;
+  channel_ = odd_multiple(residues * extent_[0] * extent_[1] * extent_[2], 16);
   slack_ += shared[1] * row() + shared[2];
 }
 
 Planes::Planes(const Index3& size, const Index3& first, const Index3& extent) : extent_(extent) {
   for (std::size_t a = 0; a < 3; ++a) axes_[a] = {size[a], 1, first[a], {0}};
-  channel_ = (ceil_div(extent_[0] * extent_[1] * extent_[2], 16) | 1) * 16;
+  channel_ = odd_multiple(extent_[0] * extent_[1] * extent_[2], 16);
 }
 
 Index Planes::offset(const Index3& source_offset) const {

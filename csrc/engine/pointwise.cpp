@@ -34,14 +34,12 @@ constexpr Index kFewSets = 1024;  // that meet in few of its sets
 constexpr Index kCopiedBytes = 256 << 10, kCopiedPixels = 512;
 
 template <class T>
-class Pointwise final : public SlottedPass {
+class Pointwise final : public SlottedPass, Roles {
  public:
   Pointwise(const PassSpec& spec, const KernelSet<T>& kernels, Index chunk, bool blocked)
       : SlottedPass(spec),
+        Roles(spec),
         kernels_(kernels),
-        to_x_(spec.unknown == Unknown::x),
-        cs_(to_x_ ? spec.problem.co : spec.problem.ci),
-        cd_(to_x_ ? spec.problem.ci : spec.problem.co),
         plane_(spec.problem.y_plane()),
         chunk_(chunk),
         blocked_(blocked) {}
@@ -58,14 +56,14 @@ class Pointwise final : public SlottedPass {
     if (vectors_ < kernels_.gather_count || 8 * cost > 9 * ideal) return false;
     source_pitch_ = s.stride[1];
     in_place_ = s.dtype == compute_dtype<T> && cd_ <= kMostInPlace && !far(s) && source_pitch_ * kSize % kFewSets != 0;
-    copies_weights_ = narrow(kernels_) && weight_row(o.w) == 1 && weight_step(o.w) != 1 &&
+    copies_weights_ = narrow(kernels_) && o.w.stride[weight_n_] == 1 && o.w.stride[weight_k_] != 1 &&
                       cs_ * cd_ * kSize >= kCopiedBytes && spec_.problem.n * plane_ >= kCopiedPixels;
     copies_weights_ = copies_weights_ && divide_copied();
     // It costs less, too, than reading weights that meet in the cache, and than packing many sources for few results,
     // unless planes meet there as well; or, if results are few, images come from memory or lanes would be idle.
     const auto meet = [](Index apart) { return meet_in_cache(apart * kSize); };
     const bool planes_meet = meet(source_pitch_) || meet(d.stride[1]);
-    const bool weights_meet = !copies_weights_ && meet(weight_step(o.w));
+    const bool weights_meet = !copies_weights_ && meet(o.w.stride[weight_k_]);
     const Index columns = round_up(cd_, kernels_.lanes);
     const bool few = cd_ < kLeastRows && cs_ > 3 * columns && columns < cd_ + (in_place_ ? 1 : kPacking);
     if (!planes_meet && (weights_meet || (few && cs_ * plane_ * kSize < kManyImageBytes))) return false;
@@ -84,8 +82,7 @@ class Pointwise final : public SlottedPass {
       const Index count = std::min(at_once_, sections() - first);
       if (copies_weights_) copy_weights(o.w, first, count, copies);
       parallel_for(count * pixel_blocks_ * spec_.problem.n, slots(), [&](Index i, int number) {
-        Carver carver(slot(workspace, number));
-        const Slot s = carve(carver);
+        const Slot s = carve(slot(workspace, number));
         const Index section = i % count, p0 = i / count % pixel_blocks_ * per_task_ * width();
         task(o, i / count / pixel_blocks_, first + section, {p0, std::min(plane_, p0 + per_task_ * width())},
              copies + section * copy_elements(), s);
@@ -109,13 +106,12 @@ class Pointwise final : public SlottedPass {
   struct Slot {
     T *panels, *edge, *bias;
     std::ptrdiff_t *row, *crow, *edge_row;
+    Index bytes;
   };
   static constexpr Index kSize = sizeof(T);
   Index width() const { return vectors_ * kernels_.lanes; }
   Index bytes(const View& image) const { return cs_ * plane_ * static_cast<Index>(size_of(image.dtype)); }
   bool far(const View& image) const { return bytes(image) > kFarBytes; }
-  const View& image(const Operands& o) const { return to_x_ ? o.y : o.x; }
-  const View& destination(const Operands& o) const { return to_x_ ? o.x : o.y; }
   // A section: rows of a group, which a task multiplies.
   Index sections() const { return spec_.problem.groups * row_blocks_; }
   Range rows(Index section) const {
@@ -125,15 +121,13 @@ class Pointwise final : public SlottedPass {
   Index calls() const { return ceil_div(rows_, kRows); }         // of the kernel for a task's rows and a panel
   Index copy_elements() const { return calls() * cs_ * kRows; }  // of a section's weights
   const T* weights(const View& w, Index g, Index row) const {
-    return static_cast<const T*>(w.data) + g * spec_.problem.co * w.stride[0] + row * weight_row(w);
+    return static_cast<const T*>(w.data) + g * spec_.problem.co * w.stride[0] + row * w.stride[weight_n_];
   }
-  Index weight_row(const View& w) const { return w.stride[to_x_ ? 1 : 0]; }
-  Index weight_step(const View& w) const { return w.stride[to_x_ ? 0 : 1]; }
 
   // Tasks of some rows pack the same pixels again; those of fewer pixels read the same weights again.
   void divide_pixels(Index most) {
     const Index panels = ceil_div(plane_, width());
-    per_task_ = packed_ = ceil_div(panels, ceil_div(panels, std::clamp<Index>(most, 1, panels)));
+    per_task_ = packed_ = even_part(panels, most);
     pixel_blocks_ = ceil_div(panels, per_task_);
   }
   void divide_rows(Index blocks) {
@@ -163,26 +157,21 @@ class Pointwise final : public SlottedPass {
     divide();
     for (Index blocks = row_blocks_; blocks <= most_row_blocks(); ++blocks) {
       divide_rows(blocks);
-      const Index room = (static_cast<Index>(spec_.budget) - 2 * bytes_of_slot()) / (copy_elements() * kSize);
+      const Index room = (static_cast<Index>(spec_.budget) - 2 * carve({}).bytes) / (copy_elements() * kSize);
       if (room < 1) continue;
-      at_once_ = ceil_div(sections(), ceil_div(sections(), room));
+      at_once_ = even_part(sections(), room);
       divide_pixels(panels_of_tasks());
       if (fits()) return true;
     }
     return false;
   }
 
-  Index bytes_of_slot() const {
-    Carver slot;
-    carve(slot);
-    return static_cast<Index>(slot.used());
-  }
   bool fits() {
     const Index copied = copies_weights_ ? round_up(at_once_ * copy_elements() * kSize, 64) : 0;
-    return share(spec_.problem.n * pixel_blocks_ * at_once_, copied, bytes_of_slot(), 2);
+    return share(spec_.problem.n * pixel_blocks_ * at_once_, copied, carve({}).bytes, 2);
   }
 
-  Slot carve(Carver& carver) const {
+  Slot carve(Carver carver) const {
     Slot s{};
     s.panels = carver.take<T>((in_place_ ? plane_ % width() != 0 : packed_) * chunk_ * width());
     s.edge = carver.take<T>(plane_ % kernels_.lanes ? kRows * round_up(plane_ % width(), kernels_.lanes) : 0);
@@ -190,12 +179,13 @@ class Pointwise final : public SlottedPass {
     s.row = carver.take<std::ptrdiff_t>(kRows);
     s.crow = carver.take<std::ptrdiff_t>(kRows);
     s.edge_row = carver.take<std::ptrdiff_t>(kRows);
+    s.bytes = carver.used();
     return s;
   }
 
   // Weights of some sections: [section][call of the kernel][source channel][row].
   void copy_weights(const View& w, Index first, Index sections, T* copies) const {
-    const Index step = weight_step(w);
+    const Index step = w.stride[weight_k_];
     parallel_for(sections * calls(), slots(), [&](Index i, int) {
       const Index section = first + i / calls(), m = i % calls() * kRows;
       const Range rows = this->rows(section);
@@ -210,7 +200,8 @@ class Pointwise final : public SlottedPass {
     const View &from = image(o), &to = destination(o);
     const Index g = section / row_blocks_;
     const Range rows = this->rows(section);
-    const Index row = weight_row(o.w), step = copies_weights_ ? kRows : weight_step(o.w), pitch = to.stride[1];
+    const Index row = o.w.stride[weight_n_], step = copies_weights_ ? kRows : o.w.stride[weight_k_],
+                pitch = to.stride[1];
     const Index edge = round_up(plane_ % width(), kernels_.lanes);
     for (Index i = 0; i < kRows; ++i) s.row[i] = i * row, s.crow[i] = i * pitch, s.edge_row[i] = i * edge;
     T* const results = static_cast<T*>(to.data) + n * to.stride[0] + (g * cd_ + rows.begin) * pitch;
@@ -284,9 +275,7 @@ class Pointwise final : public SlottedPass {
   }
 
   const KernelSet<T>& kernels_;
-  const bool to_x_;
-  const Index cs_, cd_, plane_;  // source channels and destination channels of a group
-  const Index chunk_;            // of source channels
+  const Index plane_, chunk_;  // pixels; source channels at a time
   const bool blocked_;
   bool in_place_ = false;                               // whole panels of sources are not packed
   bool copies_weights_ = false;                         // of sections that take their turn at the same time

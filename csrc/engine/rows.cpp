@@ -9,6 +9,7 @@
 #include "engine/ahead.h"
 #include "engine/estimate.h"
 #include "engine/planes.h"
+#include "engine/rows_weights.h"
 #include "engine/stack.h"
 
 namespace convbwd {
@@ -20,12 +21,11 @@ constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut 
 constexpr Index kMinTasks = 8;
 // Of a call after which a few lines are fetched: three blocks of 7 vectors, tiles of three or four rows.
 constexpr Index kPiecePixels = 336, kPieceRows = 12;
-constexpr Index kWholeBlock = 8;  // results of the highest kernels, copied as vectors
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
 
 template <class T>
-class Rows final : public SlottedPass {
+class Rows final : public SlottedPass, Roles {
  public:
   Rows(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
@@ -42,13 +42,12 @@ class Rows final : public SlottedPass {
     Stream<T>* streams;
     Planes::Part* parts;
     std::ptrdiff_t* offsets;
+    Index bytes;
   };
 
-  Slot carve(Carver& carver) const;
+  Slot carve(Carver carver) const;
   Index measure();  // returns the bytes of a slot
   void list_taps(const PhaseSet& s);
-  bool pack(const View& w, Index g, Index k0, Index k, const Slot& slot) const;
-  void pack_by_taps(const View& w, Index g, Index from, Index count, const Slot& slot) const;
   /// Where the results of a box go: rows, planes and results of a pixel so many elements apart.
   struct Results {
     T* data;
@@ -69,26 +68,20 @@ class Rows final : public SlottedPass {
   bool stores_directly(const View& destination, const PixelBox& b) const;
   void multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
                 const Results& to, Fetches* fetches) const;
+  void sum_carefully(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, int block,
+                     const T* source, T* results, const Results& to) const;
   void multiply_in_place(const View& image, const View& destination, const PixelBox& b, Index n, Index g, Index k0,
                          Index k, const Slot& slot) const;
 
   const KernelSet<T>& kernels_;
-  bool to_x_;
-  std::array<AxisMap, 3> maps_;
-  std::vector<PhaseSet> sets_;
+  const std::array<AxisMap, 3> maps_;
+  const std::vector<PhaseSet> sets_;
   std::vector<std::vector<Index3>> reach_;           // of each set: what its taps read, source positions from a pixel
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
-  std::vector<std::vector<Index>> tap_;              // of each set: [member][tap], its index among the taps of w
   std::vector<Stack> stack_;
-  /// Weights of a block of results from a source channel, `run` of which lie one behind the other in w.
-  struct OfBlock {
-    Index size, run;
-  };
-  // Where a source has one channel of results: the taps with which the runs begin, and the blocks that they make up.
-  std::vector<Index> runs_;
-  std::vector<OfBlock> of_blocks_;
-  Index cs_, cd_, max_streams_ = 0;
-  bool plain_;
+  const RowsWeights<T> weights_;
+  const bool plain_;
+  Index max_streams_ = 0;
   Index3 count_{1, 1, 1}, box_q_{1, 1, 1};
   Planes planes_;
   Index pitch_ = 0;  // of a row of results
@@ -98,32 +91,32 @@ class Rows final : public SlottedPass {
 
 template <class T>
 Rows<T>::Rows(const PassSpec& spec, const KernelSet<T>& kernels)
-    : SlottedPass(spec), kernels_(kernels), to_x_(spec.unknown == Unknown::x) {
-  const Problem& p = spec_.problem;
-  cs_ = to_x_ ? p.co : p.ci;
-  cd_ = to_x_ ? p.ci : p.co;
-  maps_ = axis_maps(p, to_x_ ? map_transposed : map_forward);
-  sets_ = phase_sets(maps_);
-  plain_ = plain(maps_);
-  count_ = most_pixels(maps_);
+    : SlottedPass(spec),
+      Roles(spec),
+      kernels_(kernels),
+      maps_(axis_maps(spec.problem, to_x_ ? map_transposed : map_forward)),
+      sets_(phase_sets(maps_)),
+      weights_(spec, kernels, maps_, sets_),
+      plain_(plain(maps_)),
+      count_(most_pixels(maps_)) {
   for (const Phase& f : maps_[2].phases) max_streams_ += static_cast<Index>(f.members.size());
 }
 
 template <class T>
-typename Rows<T>::Slot Rows<T>::carve(Carver& carver) const {
+typename Rows<T>::Slot Rows<T>::carve(Carver carver) const {
   Slot s{};
   s.source = carver.take<T>(chunk_ * planes_.channel() + planes_.slack());
-  Index results = 0, weights = 0;
-  for (const PhaseSet& set : sets_)
-    if (set.taps) results += cd_ * set.members * pitch_, weights += cd_ * set.members * chunk_ * set.taps;
+  Index results = 0;
+  for (const PhaseSet& set : sets_) results += set.taps ? set.columns(cd_) * pitch_ : 0;
   s.results = carver.take<T>(results);
-  s.weights = carver.take<T>(weights);
+  s.weights = carver.take<T>(weights_.elements(chunk_));
   s.taps = carver.take<T>(spec_.problem.taps());
   s.table = carver.take<T*>(spec_.problem.taps());
   s.line = carver.take<T>(maps_[2].positions(0, box_q_[2]).end);
   s.streams = carver.take<Stream<T>>(max_streams_);
   s.parts = carver.take<Planes::Part>(planes_.parts());
   s.offsets = carver.take<std::ptrdiff_t>(plain_ ? chunk_ : 0);
+  s.bytes = carver.used();
   return s;
 }
 
@@ -131,10 +124,8 @@ template <class T>
 Index Rows<T>::measure() {
   planes_ = Planes(maps_, box_q_, Planes::Borders::shared);
   pitch_ = round_up(planes_.plane() * box_q_[0], kernels_.lanes);
-  Carver carver;
-  carve(carver);
   boxes_ = pixel_boxes(count_, box_q_);
-  return static_cast<Index>(carver.used());
+  return carve({}).bytes;
 }
 
 template <class T>
@@ -193,198 +184,94 @@ bool Rows<T>::plan() {
     bytes = measure();
   }
   for (const PhaseSet& s : sets_) list_taps(s);
-  for (std::size_t set = 0; set < sets_.size() && cd_ == 1; ++set)
-    for (Index m0 = 0; m0 < sets_[set].members && sets_[set].taps; m0 += kernels_.rows_mr) {
-      const Index m1 = std::min<Index>(m0 + kernels_.rows_mr, sets_[set].members);
-      const auto tap = [&](Index t, Index m) { return tap_[set][static_cast<std::size_t>(m * sets_[set].taps + t)]; };
-      bool side_by_side = true;
-      for (Index t = 0; t < sets_[set].taps; ++t)
-        for (Index m = m0 + 1; m < m1; ++m) side_by_side &= tap(t, m) == tap(t, m - 1) + 1;
-      const Index run = side_by_side ? m1 - m0 : 1;
-      for (Index t = 0; t < sets_[set].taps; ++t)
-        for (Index m = m0; m < m1; m += run) runs_.push_back(tap(t, m));
-      of_blocks_.push_back({(m1 - m0) * sets_[set].taps, run});
-    }
   batch_ = rows_batch(p, kernels_.lanes, boxes_, chunk_ == cs_);
   return share(ceil_div(images, batch_.images) * boxes_, 0, bytes);
 }
 
 template <class T>
 void Rows<T>::list_taps(const PhaseSet& s) {
-  const Problem& p = spec_.problem;
   const auto& [fd, fh, fw] = s.phase;
-  std::vector<std::array<std::size_t, 3>> order;
-  each_tap(s, stack_.emplace_back(stack_of(s, cd_, planes_.step(1))),
-           [&](std::size_t d, std::size_t h, std::size_t w) { order.push_back({d, h, w}); });
   auto& reach = reach_.emplace_back();
-  for (const auto& [d, h, w] : order) reach.push_back({fd->offset[d], fh->offset[h], fw->offset[w]});
-  auto& taps = tap_.emplace_back();
-  for (const auto& md : fd->members)
-    for (const auto& mh : fh->members)
-      for (const auto& mw : fw->members)
-        for (const auto& [d, h, w] : order) taps.push_back((md.tap[d] * p.w[1] + mh.tap[h]) * p.w[2] + mw.tap[w]);
+  each_tap(s, stack_.emplace_back(stack_of(s, cd_, maps_[1].src_step)),
+           [&](std::size_t d, std::size_t h, std::size_t w) {
+             reach.push_back({fd->offset[d], fh->offset[h], fw->offset[w]});
+           });
   auto& offsets = offset_.emplace_back();
   for (Index c = 0; c < chunk_; ++c)
     for (const Index3& r : reach)
       offsets.push_back(static_cast<std::ptrdiff_t>(c * planes_.channel() + planes_.offset(r)));
 }
 
-// Weights of a group and chunk for the kernel: [set][block of results][source channel][tap][result].
-// False where the border may spoil the products because not all are finite.
-template <class T>
-bool Rows<T>::pack(const View& w, Index g, Index from, Index count, const Slot& slot) const {
-  const Problem& p = spec_.problem;
-  const Index taps = p.taps(), first = g * p.co;
-  const bool taps_dense = dense_planes(w);
-  if (plain_ && taps == 1) {
-    for (Index m0 = 0; m0 < cd_; m0 += kernels_.rows_mr) {
-      const Index block = std::min<Index>(kernels_.rows_mr, cd_ - m0);
-      const Index5 at{first + (to_x_ ? from : m0), to_x_ ? m0 : from, 0, 0, 0};
-      T* to = slot.weights + m0 * count;
-      if (w.dtype == compute_dtype<T> && w.plain()) {  // rows of a few elements, again for each task
-        const T* row = static_cast<const T*>(w.data) + w.offset(at);
-        const Index step_k = w.stride[to_x_ ? 0 : 1], step_m = w.stride[to_x_ ? 1 : 0];
-        for (Index k = 0; k < count; ++k, row += step_k)
-          for (Index i = 0; i < block; ++i) *to++ = row[i * step_m];
-        continue;
-      }
-      const Index5 size{to_x_ ? count : block, to_x_ ? block : count, 1, 1, 1};
-      copy_in(kernels_, to, {to_x_ ? block : 1, to_x_ ? 1 : block, 0, 0, 0}, w.at(at, size));
-    }
-    return true;  // no pixel meets a zero border
-  }
-  const bool in_place = taps_dense && w.dtype == compute_dtype<T>;
-  const bool by_taps = cd_ > 1 && taps_dense && w.plain() && one_member(sets_);
-  if (by_taps) pack_by_taps(w, g, from, count, slot);
-  for (Index k = 0; k < count && !by_taps; ++k)
-    for (Index c = 0; c < cd_; ++c) {
-      const Index k0 = first + (to_x_ ? from + k : c), c0 = to_x_ ? c : from + k;
-      const T* source = in_place ? static_cast<const T*>(w.data) + w.offset({k0, c0, 0, 0, 0}) : slot.taps;
-      for (Index d = 0; d < (taps_dense ? 1 : p.w[0]) && !in_place; ++d)
-        for (Index h = 0; h < (taps_dense ? 1 : p.w[1]); ++h)
-          load_row(kernels_, slot.taps + (d * p.w[1] + h) * p.w[2],
-                   advance(w.data, w.dtype, w.offset({k0, c0, d, h, 0})), w.dtype, w.stride[4],
-                   taps_dense ? taps : p.w[2]);
-      T* weights = slot.weights;
-      if (cd_ == 1) {
-        const Index* tap = runs_.data();
-        for (const auto& [size, run] : of_blocks_) {
-          T* to = weights + k * size;
-          const T* const end = to + size;
-          if (run == kWholeBlock)
-            for (; to < end; to += kWholeBlock) std::memcpy(to, source + *tap++, kWholeBlock * sizeof(T));
-          else
-            for (; to < end; to += run, ++tap)
-              for (Index i = 0; i < run; ++i) to[i] = source[*tap + i];
-          weights += size * count;
-        }
-        continue;
-      }
-      for (std::size_t set = 0; set < sets_.size(); ++set) {
-        const PhaseSet& s = sets_[set];
-        const Index m = cd_ * s.members;
-        Index result = c * s.members;
-        for (auto tap = tap_[set].begin(); tap != tap_[set].end(); ++result) {
-          const Index m0 = result / kernels_.rows_mr * kernels_.rows_mr;
-          const Index block = std::min<Index>(kernels_.rows_mr, m - m0);
-          T* to = weights + m0 * count * s.taps + k * s.taps * block + result - m0;
-          for (Index t = 0; t < s.taps; ++t, to += block) *to = source[*tap++];
-        }
-        weights += m * count * s.taps;
-      }
-    }
-  Index packed = 0;
-  for (const PhaseSet& s : sets_) packed += cd_ * s.members * count * s.taps;
-  return all_finite(slot.weights, packed);
-}
-
-// Where a tap has one result a channel: results of a block, whose taps are rows of w, are transposed. One by one they
-// take three times as long.
-template <class T>
-void Rows<T>::pack_by_taps(const View& w, Index g, Index from, Index count, const Slot& slot) const {
-  const Problem& p = spec_.problem;
-  const auto transpose = kernels_.transpose[static_cast<int>(w.dtype)];
-  std::fill_n(slot.table, p.taps(), nullptr);
-  for (Index m0 = 0; m0 < cd_; m0 += kernels_.rows_mr) {
-    const Index block = std::min<Index>(kernels_.rows_mr, cd_ - m0);
-    for (Index k = 0; k < count; ++k) {
-      T* weights = slot.weights;
-      for (std::size_t set = 0; set < sets_.size(); ++set) {
-        const Index taps = sets_[set].taps;
-        for (Index t = 0; t < taps; ++t)
-          slot.table[tap_[set][static_cast<std::size_t>(t)]] = weights + (m0 * count + k * block) * taps + t * block;
-        weights += cd_ * count * taps;
-      }
-      const Index at = g * p.co + (to_x_ ? from + k : m0), channel = to_x_ ? m0 : from + k;
-      transpose(slot.table, p.taps(), 0, advance(w.data, w.dtype, w.offset({at, channel, 0, 0, 0})), nullptr,
-                w.stride[to_x_ ? 1 : 0], static_cast<int>(block), static_cast<int>(block), p.taps(), {});
-    }
-  }
-}
-
 template <class T>
 void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite,
                        const Slot& slot, const Results& to, Fetches* fetches) const {
   const PhaseSet& s = sets_[set];
-  const auto& offsets = offset_[set];
-  const Index m = cd_ * s.members, row = planes_.row(), plane = planes_.plane();
+  const Stack& stack = stack_[set];
+  const Index m = s.columns(cd_), row = planes_.row(), plane = planes_.plane();
   const Index3 e = b.extent(s);
   const Index length = (e[0] - 1) * plane + (e[1] - 1) * row + e[2];
   for (Index m0 = 0; m0 < m; m0 += kernels_.rows_mr) {
     const int block = static_cast<int>(std::min<Index>(kernels_.rows_mr, m - m0));
     const T* w = weights + m0 * k * s.taps;
-    if (finite) {
-      const Stack& stack = stack_[set];
-      each_straight_sum(s, stack, k, [&](Index t, Index columns, Index height) {
-        const std::ptrdiff_t* const offset = offsets.data() + t;
-        const bool accumulate = k0 + t > 0;
-        const auto sum = [&](Index pixels, const T* source, T* results) {
-          for (Index q = 0, now = fetches ? kPiecePixels : pixels; q < pixels; q += now) {
-            now = std::min(now, pixels - q);
-            kernels_.rows(block, now, source + q, offset, columns * height, w + t * block, results + m0 * to.pitch + q,
-                          to.pitch, accumulate);
-            if (fetches) fetches->next(now * block * columns * height);
-          }
-        };
-        const bool stacked = stack.serves(m, e[1], e[2]);
-        if (!stacked && !to.direct) return sum(length, slot.source, to.data);
-        for (Index d = 0; d < e[0]; ++d) {
-          const T* const source = slot.source + d * plane;
-          T* const results = to.data + d * to.plane;
-          for (Index h = 0; h < e[1] && !stacked; ++h) sum(e[2], source + h * row, results + h * to.row);
-          for (Index h = 0; h < stack.step && stacked; ++h)
-            for (Index r = h, rows = 0; r < e[1]; r += rows * stack.step) {
-              rows = ceil_div(e[1] - r, stack.step);
-              if (fetches) rows = std::min(rows, kPieceRows);
-              kernels_.stacked_rows(rows, e[2], source + r * row, stack.step * row, offset, columns, height, w + t,
-                                    results + r * to.row, stack.step * to.row, accumulate);
-              if (fetches) fetches->next(rows * e[2] * columns * height);
-            }
-        }
-      });
+    if (!finite) {
+      sum_carefully(set, b, k0, k, w, block, slot.source, to.data + m0 * to.pitch, to);
       continue;
     }
-    const auto inside = [&](std::size_t a, Index q, Index offset) {
-      const Index at = (b.q0[a] + q) * maps_[a].src_step + offset;
-      return at >= 0 && at < maps_[a].src;
-    };
-    for (int i = 0; i < block; ++i)
-      for (Index qd = 0; qd < e[0]; ++qd)
-        for (Index qh = 0; qh < e[1]; ++qh)
-          for (Index qw = 0; qw < e[2]; ++qw) {
-            const Index at = qd * plane + qh * row + qw;
-            T sum{};
-            Index t = 0;
-            for (Index c = 0; c < k; ++c)
-              for (const auto& [d, h, v] : reach_[set]) {
-                if (inside(0, qd, d) && inside(1, qh, h) && inside(2, qw, v))
-                  sum += w[t * block + i] * slot.source[offsets[static_cast<std::size_t>(t)] + at];
-                ++t;
-              }
-            T& result = to.data[(m0 + i) * to.pitch + qd * to.plane + qh * to.row + qw];
-            result = k0 > 0 ? result + sum : sum;
+    each_straight_sum(s, stack, k, [&](Index t, Index columns, Index height) {
+      const std::ptrdiff_t* const offset = offset_[set].data() + t;
+      const bool accumulate = k0 + t > 0;
+      const auto sum = [&](Index pixels, const T* source, T* results) {
+        for (Index q = 0, now = fetches ? kPiecePixels : pixels; q < pixels; q += now) {
+          now = std::min(now, pixels - q);
+          kernels_.rows(block, now, source + q, offset, columns * height, w + t * block, results + m0 * to.pitch + q,
+                        to.pitch, accumulate);
+          if (fetches) fetches->next(now * block * columns * height);
+        }
+      };
+      const bool stacked = stack.serves(m, e[1], e[2]);
+      if (!stacked && !to.direct) return sum(length, slot.source, to.data);
+      for (Index d = 0; d < e[0]; ++d) {
+        const T* const source = slot.source + d * plane;
+        T* const results = to.data + d * to.plane;
+        for (Index h = 0; h < e[1] && !stacked; ++h) sum(e[2], source + h * row, results + h * to.row);
+        for (Index h = 0; h < stack.step && stacked; ++h)
+          for (Index r = h, rows = 0; r < e[1]; r += rows * stack.step) {
+            rows = ceil_div(e[1] - r, stack.step);
+            if (fetches) rows = std::min(rows, kPieceRows);
+            kernels_.stacked_rows(rows, e[2], source + r * row, stack.step * row, offset, columns, height, w + t,
+                                  results + r * to.row, stack.step * to.row, accumulate);
+            if (fetches) fetches->next(rows * e[2] * columns * height);
           }
+      }
+    });
   }
+}
+
+// The same of a block of results, from products of pairs that exist.
+template <class T>
+void Rows<T>::sum_carefully(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, int block,
+                            const T* source, T* results, const Results& to) const {
+  const auto inside = [&](std::size_t a, Index q, Index offset) {
+    const Index at = (b.q0[a] + q) * maps_[a].src_step + offset;
+    return at >= 0 && at < maps_[a].src;
+  };
+  const Index3 e = b.extent(sets_[set]);
+  for (int i = 0; i < block; ++i)
+    for (Index qd = 0; qd < e[0]; ++qd)
+      for (Index qh = 0; qh < e[1]; ++qh)
+        for (Index qw = 0; qw < e[2]; ++qw) {
+          const T* const pixel = source + qd * planes_.plane() + qh * planes_.row() + qw;
+          T sum{};
+          std::size_t t = 0;
+          for (Index c = 0; c < k; ++c)
+            for (const auto& [d, h, v] : reach_[set]) {
+              if (inside(0, qd, d) && inside(1, qh, h) && inside(2, qw, v))
+                sum += weights[static_cast<Index>(t) * block + i] * pixel[offset_[set][t]];
+              ++t;
+            }
+          T& result = results[i * to.pitch + qd * to.plane + qh * to.row + qw];
+          result = k0 > 0 ? result + sum : sum;
+        }
 }
 
 // Whether results of a box are formed in the image, row by row.
@@ -467,7 +354,7 @@ View Rows<T>::source_after(const View& image, Index task, Index image_number, In
 
 template <class T>
 void Rows<T>::run(const Operands& o, std::byte* workspace) const {
-  const View &image = to_x_ ? o.y : o.x, &destination = to_x_ ? o.x : o.y;
+  const View &image = this->image(o), &destination = this->destination(o);
   const Problem& p = spec_.problem;
   const Index images = p.n * p.groups;
   const auto in_place = [&](const View& v) { return v.dtype == compute_dtype<T> && in_runs(v, box_q_); };
@@ -476,8 +363,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const PixelBox b = pixel_box(i % boxes_, count_, box_q_);
     const Index begin = i / boxes_ * batch_.images, end = std::min(begin + batch_.images, images);
-    Carver carver(this->slot(workspace, number));
-    const Slot slot = carve(carver);
+    const Slot slot = carve(this->slot(workspace, number));
     planes_.locate(image, b.q0, planes_.size(), slot.parts);
     const bool direct = !o.bias.data && stores_directly(destination, b);
     Index packed = -1;
@@ -495,7 +381,8 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
       for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
         const Index k = std::min(chunk_, cs_ - k0);
         if (fetches) fetches->source = Ahead(source_after(image, i, image_number, k0), products(b, k));
-        if (g != packed || chunk_ < cs_) finite = pack(o.w, packed = g, k0, k, slot);
+        if (g != packed || chunk_ < cs_)
+          finite = weights_.pack(o.w, packed = g, k0, k, slot.weights, slot.taps, slot.table);
         if (!copied) {
           multiply_in_place(image, destination, b, n, g, k0, k, slot);
           continue;

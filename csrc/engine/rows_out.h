@@ -11,7 +11,7 @@
 namespace convbwd {
 
 /// Of so many products, those that are summed straight.
-inline Index straight(Index products) { return ceil_div(products, ceil_div(products, kStraight)); }
+inline Index straight(Index products) { return even_part(products, kStraight); }
 
 /// Values for the destination positions first + q*step, q < count, of one row; none where data is null.
 template <class T>

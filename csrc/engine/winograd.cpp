@@ -32,18 +32,14 @@ constexpr CostsByProcessor kCosts{.adding = {.scale = 1.05,
                                               .scattered = 1.5}};
 
 template <class T>
-class Winograd final : public Tiled<T> {
+class Winograd final : public Tiled<T>, Roles {
   using Base = Tiled<T>;
   using Base::spec_, Base::kernels_, Base::direct_, Base::axes_, Base::parts_, Base::lanes_, Base::step_, Base::boxes_,
       Base::source_tiles_, Base::pitch, Base::transforms_, Base::frequencies_, Base::products_, Base::taps_, Base::tap_;
 
  public:
-  Winograd(const PassSpec& spec, const Choice<T>& choice) : Base(spec, choice), to_x_(spec.unknown == Unknown::x) {
-    const Problem& p = spec_.problem;
-    cs_ = to_x_ ? p.co : p.ci;
-    cd_ = to_x_ ? p.ci : p.co;
-    vectors_ = ceil_div(cd_, lanes_);
-  }
+  Winograd(const PassSpec& spec, const Choice<T>& choice)
+      : Base(spec, choice), Roles(spec), vectors_(ceil_div(cd_, lanes_)) {}
 
   bool plan() {
     // Two tasks fit, so that two threads find work: boxes, or else panels of one; narrower ones take less room. Weights
@@ -94,12 +90,8 @@ class Winograd final : public Tiled<T> {
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
-    Carver shared(workspace);
-    const Shared all = carve_shared(shared);
-    const auto slot_of = [&](int slot) {
-      Carver carver(this->slot(workspace, slot));
-      return carve(carver, all);
-    };
+    const Shared all = carve_shared(workspace);
+    const auto slot_of = [&](int slot) { return carve(this->slot(workspace, slot), all); };
     const int slots = this->slots();
     const Index groups = spec_.problem.groups, vectors = ceil_div(cs_, lanes_), chunks = ceil_div(cs_, chunk_);
     std::atomic<bool> fit{true};
@@ -140,9 +132,11 @@ class Winograd final : public Tiled<T> {
 
   struct Shared {
     T *u, *v;
+    Index bytes;
   };
   struct Slot {
     T *v, *u, *m, *pixels, *weights, *taps, *lines, *bias;
+    Index bytes;
   };
 
   void cut_into(Index tiles) { this->cut(spec_.problem.n, to_x_ ? spec_.problem.x : spec_.problem.y, tiles); }
@@ -162,22 +156,21 @@ class Winograd final : public Tiled<T> {
     width_ = width(panels_);
     // A set of results sums about so many of the parts.
     const Index most = std::max(lanes_, chunk / (ceil_div(parts_, results()) + 1));
-    chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : ceil_div(cs_, ceil_div(cs_, most)), lanes_);
+    chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : even_part(cs_, most), lanes_);
     ustep_ = pitch((prepack ? cs_ : chunk_) * parts_ * width_);
     vstep_ = pitch(ceil_div(cs_, chunk_) * source_tiles_ * chunk_);
     mstep_ = pitch(this->tiles(step_) * width_);
-    Carver shared, slot;
-    carve(slot, carve_shared(shared));
-    return this->share(by_panel_ ? panels_ : all, static_cast<Index>(shared.used()), static_cast<Index>(slot.used()),
-                       fit.slots);
+    const Shared shared = carve_shared({});
+    return this->share(by_panel_ ? panels_ : all, shared.bytes, carve({}, shared).bytes, fit.slots);
   }
-  Shared carve_shared(Carver& carver) const {
+  Shared carve_shared(Carver carver) const {
     Shared s{};
     if (prepack_) s.u = carver.take<T>(spec_.problem.groups * panels_ * frequencies_ * ustep_);
     if (by_panel_) s.v = carver.take<T>(frequencies_ * vstep_);
+    s.bytes = carver.used();
     return s;
   }
-  Slot carve(Carver& carver, const Shared& shared) const {
+  Slot carve(Carver carver, const Shared& shared) const {
     Slot s{};
     s.v = by_panel_ ? shared.v : carver.take<T>(frequencies_ * vstep_);
     s.u = prepack_ ? shared.u : carver.take<T>(frequencies_ * ustep_);
@@ -188,6 +181,7 @@ class Winograd final : public Tiled<T> {
     s.taps = carver.take<T>(round_up(taps_, lanes_) * lanes_);
     s.lines = carver.take<T>(kStoreRows * lanes_);
     s.bias = carver.take<T>(width_);
+    s.bytes = carver.used();
     return s;
   }
   // Where weights are transformed for each box, once for all results.
@@ -207,33 +201,33 @@ class Winograd final : public Tiled<T> {
   }
   // Transforms the weights of a panel for a chunk of source channels to u[frequency][part][source channel][column].
   void weights(const View& w, Index g, Index panel, Index k0, const Slot& s, T* u) const {
-    const std::size_t along_n = to_x_ ? 1 : 0, along_k = 1 - along_n;
     const Index3& window = spec_.problem.w;
     const Index columns = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
     for (Index k = k0; k < k1; k += kWeightBlock) {
       const Index count = std::min(kWeightBlock, k1 - k), all = count * columns * taps_;
       Index5 at{}, size{0, 0, window[0], window[1], window[2]}, step{0, 0, window[1] * window[2], window[2], 1};
       at[0] = g * spec_.problem.co;
-      at[along_n] += panel_begin(panel), size[along_n] = panel_size(panel);
-      at[along_k] += k, size[along_k] = count;
+      at[weight_n_] += panel_begin(panel), size[weight_n_] = panel_size(panel);
+      at[weight_k_] += k, size[weight_k_] = count;
       const T* from = s.weights;
       Index ahead = 0;
-      if (const View part = w.at(at, size); size[along_n] == columns && in_place(w, at, size)) {
+      if (const View part = w.at(at, size); size[weight_n_] == columns && in_place(w, at, size)) {
         from = static_cast<const T*>(part.data);
         step = w.stride;
-        ahead = std::max(step[along_k], kWeightBlock * taps_);  // the next channel; of those side by side a later block
+        ahead =
+            std::max(step[weight_k_], kWeightBlock * taps_);  // the next channel; of those side by side a later block
       } else {
         // Runs of memory stay runs.
-        const bool k_inside = w.stride[along_k] < w.stride[along_n];
-        step[along_n] = k_inside ? count * taps_ : taps_;
-        step[along_k] = k_inside ? taps_ : columns * taps_;
-        if (size[along_n] < columns) std::fill_n(s.weights, all, T{});
+        const bool k_inside = w.stride[weight_k_] < w.stride[weight_n_];
+        step[weight_n_] = k_inside ? count * taps_ : taps_;
+        step[weight_k_] = k_inside ? taps_ : columns * taps_;
+        if (size[weight_n_] < columns) std::fill_n(s.weights, all, T{});
         copy_in(kernels_, s.weights, step, part);
         std::fill_n(s.weights + all, lanes_, T{});
       }
       for (Index i = 0; i < count; ++i)
-        transforms_.weights(u + (k - k0 + i) * columns, (k1 - k0) * columns, ustep_, from + i * step[along_k],
-                            step[along_n], ahead, static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
+        transforms_.weights(u + (k - k0 + i) * columns, (k1 - k0) * columns, ustep_, from + i * step[weight_k_],
+                            step[weight_n_], ahead, static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
                             static_cast<int>(columns / lanes_), s.taps);
     }
   }
@@ -251,7 +245,7 @@ class Winograd final : public Tiled<T> {
   bool transform(const Operands& o, Index g, const Box& b, Index vector, T* pixels, T* v) const {
     const Index c = vector * lanes_;
     v += c / chunk_ * source_tiles_ * chunk_ + c % chunk_;
-    return this->each_line(to_x_ ? o.y : o.x, g * cs_ + c, std::min(lanes_, cs_ - c), b, true, pixels,
+    return this->each_line(image(o), g * cs_ + c, std::min(lanes_, cs_ - c), b, true, pixels,
                            [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
                              transforms_.image(v + tile * chunk_, vstep_, chunk_, rows, this->apart(2, true) * lanes_,
                                                first, width, tiles);
@@ -263,7 +257,7 @@ class Winograd final : public Tiled<T> {
     const Index columns = panel_columns(panel);
     const GatherKernel<T>& kernel =
         gathering_kernel(kernels_, panel_size(panel), this->mixes_more() || this->few_frequencies());
-    const auto to = this->rows_of(to_x_ ? o.x : o.y, b, false);
+    const auto to = this->rows_of(destination(o), b, false);
     const Window w = this->window(to, b, false);
     bool good = true;
     for (Index first = 0, last; first < results(); first = last) {
@@ -352,9 +346,10 @@ class Winograd final : public Tiled<T> {
           }
   }
 
-  bool to_x_, prepack_ = false;
+  bool prepack_ = false;
   bool by_panel_ = false;  // threads share the panels of a box, else boxes
-  Index cs_, cd_, vectors_, panels_ = 1, width_ = 1;
+  const Index vectors_;
+  Index panels_ = 1, width_ = 1;
   Index chunk_ = 1, ustep_ = 0, vstep_ = 0, mstep_ = 0;
 };
 

@@ -59,10 +59,6 @@ struct Window {
   Index pixels() const { return size[0] * size[2] * size[3] * size[4]; }
 };
 
-inline Index even_part(Index size, Index most) {
-  return ceil_div(size, ceil_div(size, std::clamp<Index>(most, 1, size)));
-}
-
 using Axes = std::array<Axis, 3>;
 
 template <class T>
@@ -375,11 +371,7 @@ class Tiled : public GuardedPass {
       s << " in " << axes_[0].part_count() << 'x' << axes_[1].part_count() << 'x' << axes_[2].part_count() << " parts";
     return s.str();
   }
-  // Odd numbers of cache lines, so that frequencies do not fall on the same cache sets.
-  static Index pitch(Index elements) {
-    constexpr Index line = 64 / static_cast<Index>(sizeof(T));
-    return (ceil_div(elements, line) | 1) * line;
-  }
+  static Index pitch(Index elements) { return odd_multiple(elements, 64 / static_cast<Index>(sizeof(T))); }
   bool mixes_more() const { return !transforms_.exact; }
   // A sum has few products then beside those of the transforms, whose errors show.
   bool few_frequencies() const { return frequencies_ < 16; }

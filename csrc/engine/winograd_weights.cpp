@@ -70,12 +70,8 @@ class WinogradWeights final : public Tiled<T> {
 
   void run(const Operands& o, std::byte* workspace) const override {
     std::atomic<bool> fit{true};
-    const auto slot_of = [&](int slot) {
-      Carver of_slot(this->slot(workspace, slot));
-      return carve(of_slot);
-    };
     const auto sum = [&](const Slabs::Task& task, int slot, T* c) {
-      Slot s = slot_of(slot);
+      Slot s = carve(this->slot(workspace, slot));
       if (c) s.c = c;
       const Block b = block_of(task.result);
       for (Index j = task.units.begin; j < task.units.end && fit; ++j)
@@ -83,7 +79,7 @@ class WinogradWeights final : public Tiled<T> {
       return s.c;
     };
     slabs_.template run<T>(this->slots(), workspace, slab_elements(), sum, [&](Index block, int slot, const T* c) {
-      if (fit && !store(o, block_of(block), c, slot_of(slot))) fit = false;
+      if (fit && !store(o, block_of(block), c, carve(this->slot(workspace, slot)))) fit = false;
     });
     if (!fit) direct_->run(o, workspace);
   }
@@ -91,6 +87,7 @@ class WinogradWeights final : public Tiled<T> {
  private:
   struct Slot {
     T *c, *v, *b, *pixels, *lines;
+    Index bytes;
   };
   // Results of a task: input channels from m0 on, output channels from n0 on.
   struct Block {
@@ -109,7 +106,7 @@ class WinogradWeights final : public Tiled<T> {
     const Index panels = ceil_div(p.co, std::min(kernels_.gather_count * lanes_, columns));
     width_ = round_up(ceil_div(p.co, panels), lanes_);
     const Index all = ceil_div(p.co, width_);
-    panels_ = ceil_div(all, ceil_div(all, std::max<Index>(1, columns / width_)));
+    panels_ = even_part(all, columns / width_);
     Index of_rows = std::min(ceil_div(p.ci, c.block) * c.rows, ceil_div(p.ci, lanes_));
     // Few blocks are an even number, of the same size, and so are slabs: two threads share them.
     const auto blocks = [&] { return p.groups * of_rows * ceil_div(all, panels_); };
@@ -132,18 +129,17 @@ class WinogradWeights final : public Tiled<T> {
         return b.m * b.n;
       });
     }
-    Carver slot;
-    carve(slot);
-    return this->share(slabs_.tasks(), slabs_.bytes<T>(slab_elements()), static_cast<Index>(slot.used()), c.slots);
+    return this->share(slabs_.tasks(), slabs_.bytes<T>(slab_elements()), carve({}).bytes, c.slots);
   }
   Index slab_elements() const { return panels_ * parts_ * frequencies_ * cstep_; }
-  Slot carve(Carver& carver) const {
+  Slot carve(Carver carver) const {
     Slot s{};
     if (!slabs_.several()) s.c = carver.take<T>(slab_elements());
     s.v = carver.take<T>(frequencies_ * vstep_);
     s.b = carver.take<T>(panels_ * frequencies_ * bstep_);
     s.pixels = carver.take<T>(std::max(this->window_elements(), store_channels_ * taps_ * width_));
     s.lines = carver.take<T>(kStoreRows * lanes_);
+    s.bytes = carver.used();
     return s;
   }
   Block block_of(Index i) const {
