@@ -91,6 +91,16 @@ std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps) {
   return sets;
 }
 
+std::vector<Index> uncovered(const AxisMap& map) {
+  std::vector<Index> positions;
+  for (const Phase& phase : map.phases)
+    for (const Phase::Run& run : phase.runs)
+      for (const Phase::Member& member : phase.members)
+        for (Index q = run.begin; q < run.end && run.inside.empty(); ++q)
+          if (const Index at = member.first + q * map.dst_step; map.holds(at)) positions.push_back(at);
+  return positions;
+}
+
 bool plain(const std::array<AxisMap, 3>& maps) {
   bool plain = true;
   for (const AxisMap& map : maps) {

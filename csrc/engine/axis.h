@@ -70,6 +70,9 @@ inline bool one_member(const std::vector<PhaseSet>& sets) {
   return std::all_of(sets.begin(), sets.end(), [](const PhaseSet& s) { return s.members == 1 || s.taps == 0; });
 }
 
+/// Destination positions that read nothing.
+std::vector<Index> uncovered(const AxisMap& map);
+
 /// Whether every pixel reads the source at its own place only.
 bool plain(const std::array<AxisMap, 3>& maps);
 

@@ -81,7 +81,12 @@ class Plan:
 
     @property
     def workspace_size(self) -> int:
-        """Bytes that an array or buffer must have to serve as ``workspace``, wherever it begins."""
+        """
+        Bytes that an array or buffer must have to serve as ``workspace``, wherever it begins.
+
+        That is for arrays with the planned strides, and results without gaps. Others may need more; the error says how
+        much.
+        """
         return self._plan.workspace_size
 
     @property
