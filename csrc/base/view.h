@@ -36,6 +36,7 @@ struct View {
   Split split{};
   Groups groups{};
 
+  bool empty() const { return std::find(size.begin(), size.end(), 0) != size.end(); }
   /// Whether strides say everything.
   bool plain() const { return split.block == 0; }
   Index offset(const Index5& i) const {

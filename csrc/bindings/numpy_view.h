@@ -1,4 +1,4 @@
-// Layer bindings: NumPy arrays as tensors, and back. The only file that knows py::array.
+// Layer bindings: NumPy arrays as tensors, and back.
 #pragma once
 
 #include <pybind11/numpy.h>

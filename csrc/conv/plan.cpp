@@ -1,5 +1,5 @@
-// Layer conv: from a checked request to the passes of the engine. Roles are exchanged for transposed convolutions here,
-// algorithms chosen here, and nowhere else.
+// Layer conv: from a checked request to the passes of the engine. Roles are exchanged for transposed convolutions here
+// and nowhere else.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -108,7 +108,7 @@ Results results_view(const Request& r, const Checked& c, std::size_t i) {
 
 // Results that no product enters: zeros, or each channel's bias where there is one.
 void fill(const View& v, const View& bias) {
-  if (std::find(v.size.begin(), v.size.end(), 0) != v.size.end()) return;
+  if (v.empty()) return;
   const KernelSet<double>& k = kernel_set<double>(Isa::generic);
   Index5 i{};
   for (;;) {
@@ -204,8 +204,7 @@ void Plan::Impl::make_pass(const Request& r, std::size_t i) {
   const Problem& p = checked.problem;
   const Results& target = outputs[i].target;
   const bool bias = i == 2, one_image = per_sample && i > 0;
-  const auto empty = [](const View& v) { return std::find(v.size.begin(), v.size.end(), 0) != v.size.end(); };
-  if (bias ? empty(in[0]) : p.n == 0 || p.ci == 0 || p.co == 0) return;
+  if (bias ? in[0].empty() : p.n == 0 || p.ci == 0 || p.co == 0) return;
   // Images are computed side by side where all threads find one.
   const int slots = one_image && p.n >= threads ? threads : 1;
   // Who asks for a device's rounding of operands wants nothing else rounded before the sum.
@@ -322,7 +321,7 @@ namespace {
 }
 
 void match(const View& v, const View& plan, const char* name, bool empty = false) {
-  empty |= std::find(v.size.begin(), v.size.end(), 0) != v.size.end();
+  empty |= v.empty();
   const bool placed = v.stride == plan.stride && v.split == plan.split && v.groups == plan.groups;
   if (v.dtype != plan.dtype || v.size != plan.size || (!placed && !empty)) refuse(name);
 }

@@ -1,4 +1,4 @@
-// Layer conv: the rules of a call. Every user error of the library is raised here; a valid call builds no text.
+// Layer conv: the rules of a call, which raise every error of a request; a valid one builds no text.
 #include "conv/problem.h"
 
 #include <algorithm>

@@ -76,18 +76,20 @@ AxisMap map_patches(const AxisSizes& a) {
   return map;
 }
 
+PhaseSet phase_set(const Phase& d, const Phase& h, const Phase& w) {
+  PhaseSet s{{&d, &h, &w}, 1, 1};
+  for (const Phase* f : s.phase) {
+    s.taps *= static_cast<Index>(f->offset.size());
+    s.members *= static_cast<Index>(f->members.size());
+  }
+  return s;
+}
+
 std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps) {
   std::vector<PhaseSet> sets;
   for (const Phase& d : maps[0].phases)
     for (const Phase& h : maps[1].phases)
-      for (const Phase& w : maps[2].phases) {
-        PhaseSet s{{&d, &h, &w}, 1, 1};
-        for (const Phase* f : s.phase) {
-          s.taps *= static_cast<Index>(f->offset.size());
-          s.members *= static_cast<Index>(f->members.size());
-        }
-        sets.push_back(s);
-      }
+      for (const Phase& w : maps[2].phases) sets.push_back(phase_set(d, h, w));
   return sets;
 }
 

@@ -56,6 +56,7 @@ struct PhaseSet {
   Index taps, members;
   Index columns(Index channels) const { return channels * members; }
 };
+PhaseSet phase_set(const Phase& d, const Phase& h, const Phase& w);
 std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps);
 /// The most pixels of any phase, an axis.
 Index3 most_pixels(const std::array<AxisMap, 3>& maps);

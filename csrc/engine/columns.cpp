@@ -1,8 +1,8 @@
-// Unknown x where few pixels meet many weights: columns of a product are pairs of a channel of x and a tap, as they lie
-// in the rows of w, which are read in place instead of transposed. Rows are pixels of y, and the sum runs over the
-// channels of y. What each pixel adds to the places that its window covers (im2col backwards) is transposed to vectors
-// along channels and added there, or, of few channels, added in rows of the window to rows of the image; what falls
-// into padding is left out.
+// Unknown x of few pixels, where these meet many weights, or of few channels: columns of a product are pairs of a
+// channel of x and a tap, as they lie in the rows of w, which are read in place instead of transposed. Rows are pixels
+// of y, and the sum runs over the channels of y. What each pixel adds to the places that its window covers (im2col
+// backwards) is transposed to vectors along channels and added there, or, of few channels, added in rows of the window
+// to rows of the image; what falls into padding is left out.
 #include <sstream>
 
 #include "engine/ahead.h"
@@ -21,8 +21,7 @@ constexpr Index kReduction = 256;  // products of a chunk, whose rows of weights
 constexpr Index kPanelElements = 64 << 10;  // of weights that are copied, with whole channels
 constexpr Index kFewPixels = 128;           // for which weights are not worth copying
 constexpr Index kCutPixels = 12;            // of a round that a part cuts through: fewer rows leave the kernels waiting
-constexpr Index kMinTasks = 8;
-constexpr double kLittle = 1 << 18;  // products of a problem that threads do not share: 5 us
+constexpr double kLittle = 1 << 18;         // products of a problem that threads do not share: 5 us
 
 template <class T>
 class Columns final : public EstimatedPass {

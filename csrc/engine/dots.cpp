@@ -25,7 +25,7 @@ constexpr Index kTaskProducts = 1 << 16;  // products worth a task of its own
 constexpr Index kRunBytes = 128 << 10;
 constexpr Index kMostColumns = 64;  // of a tile, and results
 // Of a box whose tiles hold several input channels: these stay in the nearest cache for all output channels.
-constexpr Index kBoxPixels = 1024;
+constexpr Index kTilePixels = 1024;
 // The same where y has masked copies, which channels share: 2048 take 1.1 times as long, 8192 1.2 (Zen 5, 3x3 windows,
 // 32 and 64 channels 64x64 to 256x256).
 constexpr Index kMaskedPixels = 4096;
@@ -34,7 +34,6 @@ constexpr Index kMaskedPixels = 4096;
 constexpr Index kMaskedProducts = 1 << 19;
 // Of a channel in memory that prefetchers follow: shorter ones are fetched by those who copy them.
 constexpr Index kLongRun = 4 << 10;
-constexpr Index kMinTasks = 8;
 constexpr Index kStraightVectors = 256;  // of a sum: 406 had 1.9 times PyTorch's error, adding lanes up costs time
 
 // With x and y in each other's roles; w is what it was.
@@ -145,7 +144,7 @@ bool Dots<T>::plan() {
               limit = std::min(masked_ ? budget / 2 : budget, kBoxBytes);  // two slots
   measure(dense);
   if (layout_.together > 1) {
-    const Index pixels = masked_ ? kMaskedPixels : kBoxPixels * (p.co > kernels_.dots_mr ? 1 : 2);
+    const Index pixels = masked_ ? kMaskedPixels : kTilePixels * (p.co > kernels_.dots_mr ? 1 : 2);
     Index inner = 1;
     for (std::size_t a = 3; a-- > 0; inner *= pixels_[a]) box_q_[a] = even_part(pixels_[a], pixels / inner);
   }

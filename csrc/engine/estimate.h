@@ -6,6 +6,9 @@
 
 namespace convbwd {
 
+/// Of a box of a Gather pass: flat optimum from 240 to 960 (Zen 4 and Sapphire Rapids).
+constexpr Index kBoxPixels = 480;
+
 /// Products of a pair of channels of an image. Those in the padding are left out; where they are few they count, as
 /// pixels near the ends of rows make tiles of their own, which are not full.
 double products_inside(const Problem& p);

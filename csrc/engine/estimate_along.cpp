@@ -126,8 +126,6 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
          far_cycles<T>(p, kElement);
 }
 
-constexpr double kBox = 480;  // pixels of a Gather pass
-
 // f(pixels, taps) for the pixels of some images that read the same taps.
 template <class F>
 void each_rectangle(const PhaseSet& s, double images, F&& f) {
@@ -159,9 +157,10 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   for (const PhaseSet& s : sets)
     volume += static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
   const auto images = static_cast<double>(p.n);
-  const double together = std::clamp(kBox / volume, 1.0, images);  // images of a box, of which one may take several
+  const double together = std::clamp(static_cast<double>(kBoxPixels) / volume, 1.0,
+                                     images);  // images of a box, of which one may take several
   const double turns = static_cast<double>(p.groups) * std::ceil(images / together),
-               boxes = std::max(1.0, volume / kBox);
+               boxes = std::max(1.0, volume / static_cast<double>(kBoxPixels));
   double cycles = 0;
   for (const PhaseSet& s : sets) {
     if (s.taps == 0) continue;
@@ -278,11 +277,7 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
   double products = p.products() / lanes * 0.4 * row * (line && !of_w ? 1 : quick);
   if (!of_w) {
     const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
-    PhaseSet first{{&maps[0].phases[0], &maps[1].phases[0], &maps[2].phases[0]}, 1, 1};  // of perhaps thousands
-    for (const Phase* f : first.phase) {
-      first.taps *= static_cast<Index>(f->offset.size());
-      first.members *= static_cast<Index>(f->members.size());
-    }
+    const PhaseSet first = phase_set(maps[0].phases[0], maps[1].phases[0], maps[2].phases[0]);  // of perhaps thousands
     const Index channels = to_x ? p.ci : p.co;
     const std::optional<Stack> shared = shared_rows(first, channels, maps[1].src_step);
     products *= stacked(first, shared, row, lanes);
@@ -309,10 +304,11 @@ double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
     const double vectors = block, filled = static_cast<double>(columns) / kernels.lanes,
                  rows = std::min(kernels.gather[block - 1].mr, kPointers);
     const auto volume = static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
-    each_rectangle(s, std::clamp(kBox / volume, 1.0, static_cast<double>(p.n)), [&](double pixels, double taps) {
-      spent += taps * tiles_cycles(pixels, rows, vectors, std::max(kLatency, kLoaded * vectors));
-      least += taps * pixels * (columns < kernels.lanes ? filled : vectors) / 2;
-    });
+    each_rectangle(s, std::clamp(static_cast<double>(kBoxPixels) / volume, 1.0, static_cast<double>(p.n)),
+                   [&](double pixels, double taps) {
+                     spent += taps * tiles_cycles(pixels, rows, vectors, std::max(kLatency, kLoaded * vectors));
+                     least += taps * pixels * (columns < kernels.lanes ? filled : vectors) / 2;
+                   });
   }
   return least > 0 ? spent / least : 1;
 }

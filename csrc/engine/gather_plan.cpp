@@ -6,8 +6,7 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kBoxPixels = 480;  // flat optimum from 240 to 960 pixels and
-constexpr Index kReduction = 768;  // 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
+constexpr Index kReduction = 768;  // flat optimum from 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
 // Of a single vector of columns: groups of 16 channels, 28x28 to 14x14, take 0.87 of the time of 480 pixels (Zen 5).
 constexpr Index kNarrowBoxPixels = 1920;
 constexpr Index kFarReduction = 256;  // the same of weights in rows that may meet in one set of the caches
@@ -44,8 +43,7 @@ constexpr double kCopied = 1.6, kCopiedFromMemory = 3.2, kMeetingInPlace = 1.25,
 constexpr double kSteppedInPlace = 1.3, kFarSteppedInPlace = 2.3;
 constexpr Index kSteppedBytes = 6 << 20;
 constexpr Index kCopiedBytes = 8 << 20;  // of images that are copied at once, if more than one
-constexpr Index kMinTasks = 8;
-constexpr double kMuchWork = 1 << 24;  // products: 0.15 ms
+constexpr double kMuchWork = 1 << 24;    // products: 0.15 ms
 
 }  // namespace
 

@@ -16,7 +16,6 @@ constexpr Index kCopyBytes = 32 << 10;   // of the image that are copied at a ti
 // of PyTorch, which does so.
 constexpr Index kShort = 128, kFewPixels = 24;
 constexpr double kLittle = 1 << 16;  // products of a problem: more would take noticeably longer
-constexpr Index kMinTasks = 8;
 constexpr double kShared = 1 << 20;  // products that two tasks share where slabs do not fit: 15 us
 // Of images whose short rows are summed across: those of 64 images of 64 channels 4x4 (262 KB) take 1.26 times as long,
 // of 3x3 (147 KB) 0.92 times, of 1x1 0.8 times wherever they are (Zen 5).
@@ -83,7 +82,7 @@ typename GatherWeights<T>::Slot GatherWeights<T>::carve(Carver carver) const {
   }
   s.segments = carver.take<Segment>(chunk_pixels_ / chunk_[3]);
   s.taps = carver.take<Tap>(taps_);
-  if (spec_.operands.w.dtype != compute_dtype<T>) s.lines = carver.take<T>(kStoreRows * width());
+  if (spec_.operands.w.dtype != compute_dtype<T>) s.lines = carver.take<T>(kMostRows * width());
   s.bytes = carver.used();
   return s;
 }

@@ -18,7 +18,7 @@ namespace convbwd {
 namespace {
 
 constexpr Index kTaskVectors = 1 << 15;  // vectors of products worth a task of its own
-constexpr Index kMinTasks = 16;
+constexpr Index kLeastTasks = 16;
 constexpr std::size_t kMostListed = 1 << 17;  // taps of all calls, 2 MiB of a plan: 31x31 on 56x56 are 23,000
 // Results of so short planes are no streams that the processor foresees: if those in memory are fetched, batches of 7x7
 // and 14x14 pixels take 0.8 of the time (Emerald Rapids).
@@ -109,7 +109,7 @@ bool Lanes<T>::plan() {
   blocks_ = ceil_div(p.groups, kernels_.lanes);
   const Index vectors = std::max<Index>(1, p.taps() * p.y_plane());
   const Index wanted = std::max(kTaskVectors / vectors, kPacking / std::max<Index>(1, p.y_plane()));
-  batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, p.n * blocks_ / kMinTasks));
+  batch_ = std::clamp<Index>(wanted, 1, std::max<Index>(1, p.n * blocks_ / kLeastTasks));
   batch_ = std::min(batch_, p.n);
   if (!share(blocks_ * ceil_div(p.n, batch_), 0, bytes)) return false;
   direct_ = make_rows(spec_, kernels_);

@@ -13,8 +13,6 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kMinTasks = 8;
-
 template <class T>
 class LanesWeights final : public GuardedPass {
  public:

@@ -5,8 +5,8 @@
 // lies outside of what the unit serves, the direct pass computes the whole result again. With strict precision that is
 // any element, so that each has the bound of direct sums.
 //
-// matrix.cpp computes images (unknown x and y), matrix_pixels.cpp small ones (unknown x), matrix_weights.cpp weights
-// (unknown w).
+// matrix_images.h is for images (unknown x and y), matrix_pixels.cpp for small ones (unknown x), matrix_weights.cpp for
+// weights (unknown w).
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,6 @@ namespace convbwd::matrix {
 
 constexpr Index kDepth = 32;  // products of a step
 constexpr Index kRows = 32;   // of a call
-constexpr Index kMinTasks = 8;
 
 /// Terms that hold every value of an operand.
 inline int terms_of(DType t) { return (significand_bits(t) + 7) / 8; }

@@ -277,7 +277,7 @@ MatrixWeights::Slot MatrixWeights::carve(Carver carver) const {
   s.plane = carver.take<float>(std::max(folded_ ? flat_pixels_ : kColumns * x_pixels_, y_.channel()) + y_.slack());
   s.columns = carver.take<float>(folded_ ? kColumns * x_pixels_ : 0);
   if (!slabs_.several()) s.tiles = carver.take<float>(tile_elements());
-  if (!folded_ && spec_.operands.w.dtype != DType::float32) s.lines = carver.take<float>(kStoreRows * pitch());
+  if (!folded_ && spec_.operands.w.dtype != DType::float32) s.lines = carver.take<float>(kMostRows * pitch());
   s.x_parts = carver.take<Planes::Part>(x_.parts());
   s.y_parts = carver.take<Planes::Part>(y_.parts());
   s.bytes = carver.used();

@@ -14,8 +14,7 @@ namespace {
 constexpr Index kRowsAtOnce = 8;
 constexpr double kFarBytes = 3 << 20;    // of weights, which other passes wait for: more images may share a row
 constexpr Index kTaskBytes = 256 << 10;  // of results, which stay in the second-level cache
-constexpr Index kMinTasks = 8;
-constexpr double kMuchWork = 1 << 20;  // products of a pass whose channels are cut for kMinTasks
+constexpr double kMuchWork = 1 << 20;    // products of a pass whose channels are cut for kMinTasks
 
 template <class T>
 class MatVec final : public EstimatedPass {

@@ -10,7 +10,6 @@ namespace {
 
 constexpr Index kWindowElements = 4096;  // of all images, that stay in the nearest cache for all rows of w
 constexpr double kMuchWork = 1 << 20;    // products of a pass whose rows are cut for kMinTasks
-constexpr Index kMinTasks = 8;
 
 template <class T>
 class Outer final : public SlottedPass {

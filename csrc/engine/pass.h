@@ -19,6 +19,10 @@ namespace convbwd {
 
 enum class Unknown : std::uint8_t { x, w, y };
 
+/// Tasks that work worth sharing is cut into at least: four for each of two threads, which then end at nearly the same
+/// time. Where sums depend on it, it must not be the number of threads.
+constexpr Index kMinTasks = 8;
+
 /// The tensors of a problem; the unknown one is written. Only shapes, strides and dtypes are set while planning.
 /// `bias`, of a forward pass or the result of a bias gradient, has its elements along axis 1, and no data where there
 /// is none.
@@ -173,7 +177,7 @@ std::unique_ptr<Pass> make_dots(const PassSpec& spec, const KernelSet<T>& kernel
 /// Unknown w of a few images with a single position of y each.
 template <class T>
 std::unique_ptr<Pass> make_outer(const PassSpec& spec, const KernelSet<T>& kernels);
-/// Unknown x of few pixels and many channels.
+/// Unknown x of few pixels and many channels, or of few channels.
 template <class T>
 std::unique_ptr<EstimatedPass> make_columns(const PassSpec& spec, const KernelSet<T>& kernels);
 /// Unknown x of images that the window of a single position of y covers.

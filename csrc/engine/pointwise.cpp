@@ -15,13 +15,12 @@ constexpr Index kPixels = 256;               // of a task: they share the weight
 constexpr Index kPanelBytes = 512 << 10;     // of a task, if more: long rows of images are read quicker
 constexpr Index kFarBytes = 2 << 20;         // of images and of weights that come from beyond L2
 constexpr Index kManyImageBytes = 16 << 20;  // which come from memory: gathering pixels of many channels waits for them
-constexpr Index kMinTasks = 8;
-constexpr Index kPacking = 8;       // rows whose products take as long as packing
-constexpr Index kLeastRows = 96;    // of a task
-constexpr Index kFewRows = 12;      // too few to pay for packing the source
-constexpr Index kRows = 24;         // of a call of the kernel: whole tiles of each
-constexpr Index kLeastChunk = 128;  // of source channels: below, adding up results takes too long
-constexpr Index kAhead = 8;         // channels: the processor does not fetch ahead from page to page
+constexpr Index kPacking = 8;                // rows whose products take as long as packing
+constexpr Index kLeastRows = 96;             // of a task
+constexpr Index kFewRows = 12;               // too few to pay for packing the source
+constexpr Index kRows = 24;                  // of a call of the kernel: whole tiles of each
+constexpr Index kLeastChunk = 128;           // of source channels: below, adding up results takes too long
+constexpr Index kAhead = 8;                  // channels: the processor does not fetch ahead from page to page
 // Channels ahead whose pixels of a panel, a line or two, are fetched, and the bytes of an image beyond L2: 512 channels
 // 28x28 to 128 take 0.55 to 0.66 of the time, 1024 14x14 to 256 0.87; with 8 ahead 0.73 to 0.9 (Zen 3).
 constexpr Index kPanelAhead = 32, kNearBytes = 512 << 10;

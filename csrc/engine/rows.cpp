@@ -18,7 +18,6 @@ namespace {
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kStored = 8;          // products that take as long as storing a result of few (Zen 4)
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
-constexpr Index kMinTasks = 8;
 // Of a call after which a few lines are fetched: three blocks of 7 vectors, tiles of three or four rows.
 constexpr Index kPiecePixels = 336, kPieceRows = 12;
 constexpr Index kInPlacePixels = 96,

@@ -7,8 +7,6 @@
 
 namespace convbwd {
 
-constexpr int kStoreRows = kMostRows;  // rows of a tile that are transposed at a time
-
 /// Where a kernel tap is, an axis.
 inline Index3 tap_at(const Problem& p, Index tap) {
   return {tap / (p.w[1] * p.w[2]), tap / p.w[2] % p.w[1], tap % p.w[2]};
@@ -20,7 +18,7 @@ struct WeightTile {
 };
 
 /// Stores them to `w`, a view from the first channels of both sides on; `rows_axis` is the axis of w along which i
-/// runs. `lines` is scratch for kStoreRows * pitch elements, not needed where w has the type of the sums.
+/// runs. `lines` is scratch for kMostRows * pitch elements, not needed where w has the type of the sums.
 template <class T>
 void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::size_t rows_axis,
                    const WeightTile& tile, const T* tiles, T* lines) {
@@ -33,8 +31,8 @@ void store_weights(const KernelSet<T>& k, const Problem& p, const View& w, std::
   const bool across = step == 1 && sn != 1 && run > 1;  // a column is dense in w, a row is not
   const auto transpose = k.transpose[static_cast<int>(compute_dtype<T>)];
   for (Index first = 0; first < m * taps; first += run)
-    for (Index r = first; r < first + run; r += kStoreRows) {
-      const int rows = static_cast<int>(std::min<Index>(kStoreRows, first + run - r));
+    for (Index r = first; r < first + run; r += kMostRows) {
+      const int rows = static_cast<int>(std::min<Index>(kMostRows, first + run - r));
       const Index3 tap = tap_at(p, first_tap + r % taps);
       const Index at =
           w.along(rows_axis, r / taps) + tap[0] * w.stride[2] + tap[1] * w.stride[3] + tap[2] * w.stride[4];

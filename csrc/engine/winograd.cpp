@@ -185,7 +185,7 @@ class Winograd final : public Tiled<T>, Roles {
         std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * results() * this->tiles(step_) * width_));
     s.weights = carver.take<T>(kWeightBlock * taps_ * width_ + lanes_);
     s.taps = carver.take<T>(round_up(taps_, lanes_) * lanes_);
-    s.lines = carver.take<T>(kStoreRows * lanes_);
+    s.lines = carver.take<T>(kMostRows * lanes_);
     s.bias = carver.take<T>(width_);
     s.bytes = carver.used();
     return s;

@@ -36,11 +36,9 @@ constexpr Index kWeightBlock = 4;                    // source channels whose we
 // ways take 0.89 to 0.95 of the time); more of them pay for weights that come from further away, or are transformed for
 // a box alone.
 constexpr Index kBesideWeights = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
-constexpr Index kMinTasks = 8;
 // A plan of so many products (0.1 ms) that runs one task at a time counts for so much more: the geometric mean of what
 // it costs one thread and two.
 constexpr double kMuchWork = 1 << 23, kAlone = 1.4;
-constexpr Index kStoreRows = kMostRows;
 constexpr Index kFourierTaps = 4;     // of fewer Fourier transforms save no more products than others
 constexpr Index kMostParts = 128;     // of a window
 constexpr Index kMostSets = 64;       // sets of columns, which are tiles of a box
@@ -338,7 +336,7 @@ class Tiled : public GuardedPass {
     return kernels_.peak(pixels, zeros - pixels, kPeak) <= kPeak;
   }
 
-  // Stores src[r*lds + c] at element r*rs + c*cs of dst. `lines` is scratch for kStoreRows*lanes elements.
+  // Stores src[r*lds + c] at element r*rs + c*cs of dst. `lines` is scratch for kMostRows*lanes elements.
   void put(void* dst, DType dtype, Index rs, Index cs, const T* src, Index lds, Index rows, Index cols,
            T* lines) const {
     if (rows == 1 || cs == 1) {
@@ -351,13 +349,13 @@ class Tiled : public GuardedPass {
     const Index lead = dense ? static_cast<Index>(reinterpret_cast<std::uintptr_t>(dst) / sizeof(T)) % lanes_ : 0;
     for (Index c = 0; c < cols; c += lanes_)
       for (Index r = 0, count; r < rows; r += count) {
-        count = std::min(r ? kStoreRows : kStoreRows - lead, rows - r);
+        count = std::min(r ? kMostRows : kMostRows - lead, rows - r);
         const int live = static_cast<int>(count);
         const Index width = std::min(lanes_, cols - c);
         T* table[1] = {dense ? static_cast<T*>(dst) + r + c * cs : lines};
-        transpose(table, 1, dense ? cs : kStoreRows, src + r * lds + c, nullptr, lds, live, live, width, {});
+        transpose(table, 1, dense ? cs : kMostRows, src + r * lds + c, nullptr, lds, live, live, width, {});
         for (Index i = 0; i < width && !dense; ++i)
-          store_row(kernels_, advance(dst, dtype, r * rs + (c + i) * cs), dtype, rs, lines + i * kStoreRows, count);
+          store_row(kernels_, advance(dst, dtype, r * rs + (c + i) * cs), dtype, rs, lines + i * kMostRows, count);
       }
   }
 

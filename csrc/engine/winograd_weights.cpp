@@ -35,7 +35,7 @@ class WinogradWeights final : public Tiled<T> {
 
  public:
   WinogradWeights(const PassSpec& spec, const Choice<T>& choice)
-      : Base(spec, choice), store_channels_(std::max<Index>(1, kStoreRows * axes_[0].window / taps_)) {
+      : Base(spec, choice), store_channels_(std::max<Index>(1, kMostRows * axes_[0].window / taps_)) {
     for (Index t = 0; t < taps_; ++t) {
       const Index3 tap = tap_at(spec.problem, t);
       for (std::size_t a = 0; a < 3; ++a)
@@ -148,7 +148,7 @@ class WinogradWeights final : public Tiled<T> {
     s.v = carver.take<T>(frequencies_ * vstep_);
     s.b = carver.take<T>(panels_ * frequencies_ * bstep_);
     s.pixels = carver.take<T>(std::max(this->window_elements(), store_channels_ * taps_ * width_));
-    s.lines = carver.take<T>(kStoreRows * lanes_);
+    s.lines = carver.take<T>(kMostRows * lanes_);
     s.bytes = carver.used();
     return s;
   }

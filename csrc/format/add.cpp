@@ -69,7 +69,7 @@ Index5 packed_strides(const View& v) {
 }
 
 void add(const View& dst, const View& src, int threads) {
-  if (std::find(dst.size.begin(), dst.size.end(), 0) != dst.size.end()) return;
+  if (dst.empty()) return;
   if (!dst.plain())
     return for_each_plain(
         dst, [&](const View& part, Index row, Index c) { add(part, src.at({row, c, 0, 0, 0}, part.size), threads); });
