@@ -113,7 +113,7 @@ void fill(const View& v, const View& bias) {
   Index5 i{};
   for (;;) {
     double value = 0;
-    if (bias.data) load_row(k, &value, advance(bias.data, bias.dtype, i[1] * bias.stride[1]), bias.dtype, 1, 1);
+    if (bias.data) load_bias(k, &value, bias, i[1], 1);
     store_row(k, advance(v.data, v.dtype, v.offset(i)), v.dtype, 1, &value, 1);
     int a = 4;
     while (a >= 0 && ++i[static_cast<std::size_t>(a)] == v.size[static_cast<std::size_t>(a)])

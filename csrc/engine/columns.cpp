@@ -295,9 +295,7 @@ void Columns<T>::add(const Operands& o, const Round& r, const Slot& s) const {
   for (Index c = 0; c < r.channels; c += lanes) {
     const Index count = std::min(lanes, r.channels - c), channel = r.g * p.ci + r.c0 + c;
     std::fill_n(s.bias, lanes, T{});
-    if (o.bias.data)
-      load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
-               o.bias.stride[1], count);
+    if (o.bias.data) load_bias(kernels_, s.bias, o.bias, channel, count);
     const T* from = s.products + c * taps;
     for (Index i = 0; i < r.images; ++i) {
       if (r.first == 0)
@@ -354,9 +352,7 @@ void Columns<T>::run_rows(const Operands& o, Round r, Index part, const Slot& s)
   const Index plane = own.size[0] * own.size[1] * own.size[2], channel = r.g * p.ci + r.c0;
   for (Index c = 0; c < r.channels; ++c) {
     T bias{};
-    if (o.bias.data)
-      load_row(kernels_, &bias, advance(o.bias.data, o.bias.dtype, (channel + c) * o.bias.stride[1]), o.bias.dtype, 1,
-               1);
+    if (o.bias.data) load_bias(kernels_, &bias, o.bias, channel + c, 1);
     std::fill_n(s.sums + c * plane, plane, bias);
   }
   const Index slice = volume() / p.y[axis_];  // pixels of a position along the axis

@@ -34,9 +34,7 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
   const View d = all.at({b.n0, g * cd_ + c0, 0, 0, 0}, all.size);
   std::fill(s.bias, s.bias + channels, T{});
   const bool biased = o.bias.data != nullptr;
-  if (biased)
-    load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + c0) * o.bias.stride[1]), o.bias.dtype,
-             o.bias.stride[1], channels);
+  if (biased) load_bias(kernels_, s.bias, o.bias, g * cd_ + c0, channels);
   const auto add_bias = [&](T* tiles, Index pixels, Index members) {
     if (biased)
       each_block(channels * members, [&](Index n0, Index n, const GatherKernel<T>& kernel) {

@@ -79,6 +79,18 @@ class GatherWeights final : public SlottedPass {
     return c;
   }
   void chunk(const Operands& o, const Block& b, Index number, const Slot& s, T* tiles, bool accumulate) const;
+  // Along axis i of the nest an output moves by move[i] elements, from `origin` on.
+  struct Source {
+    const T* data;
+    Index5 stride;
+    Index4 move;
+    Index origin;
+  };
+  using Class = std::array<const TapClass*, 3>;
+  Source source(const View& image, const Block& b, const Index4& begin, const Index4& extent, const Slot& s) const;
+  Index list_segments(const Source& x, const Class& c, const Index4& begin, const Index4& extent, Index nr,
+                      Segment* segments) const;
+  Index list_taps(const Source& x, const Class& c, const Block& b, Tap* taps) const;
   // Adds the products of some rows of channels with the packed panel of a chunk.
   void multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent, const Slot& s, T* tiles,
                 bool accumulate) const;

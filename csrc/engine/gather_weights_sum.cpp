@@ -1,4 +1,6 @@
 // Panels, products and results: see gather_weights.h.
+#include <utility>
+
 #include "engine/gather_weights.h"
 #include "format/copy.h"
 
@@ -112,18 +114,14 @@ void GatherWeights<T>::chunk(const Operands& o, const Block& b, Index number, co
   }
 }
 
+// The part of an image that a chunk reads, copied or where it is.
 template <class T>
-void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent,
-                                const Slot& s, T* tiles, bool accumulate) const {
+typename GatherWeights<T>::Source GatherWeights<T>::source(const View& image, const Block& b, const Index4& begin,
+                                                           const Index4& extent, const Slot& s) const {
   const Problem& p = problem_;
-  const auto [g, n0, n, m0, m, t0, taps, pitch] = b;
-  const GatherKernel<T>& kernel = this->kernel(n);
-  const View& image = swap_ ? o.y : o.x;
-  const T* x;
-  Index5 stride = image.stride;
-  Index shift = 0;  // offset of image number and position 0
+  Source x{static_cast<const T*>(image.data) + (b.g * cm_ + b.m0) * image.stride[1], image.stride, {}, 0};
   if (copy_) {
-    Index5 from{0, g * cm_ + m0, 0, 0, 0}, region{0, m, 1, 1, 1};
+    Index5 from{0, b.g * cm_ + b.m0, 0, 0, 0}, region{0, b.m, 1, 1, 1};
     for (std::size_t i = 0; i < 4; ++i) {
       const auto axis = static_cast<std::size_t>(order_[i]);
       if (axis == 0) {
@@ -136,92 +134,107 @@ void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4&
           std::clamp<Index>((begin[i] + extent[i] - 1) * a.stride - a.pad + (a.kernel - 1) * a.dilation + 1, lo, a.x);
       from[axis + 1] = lo, region[axis + 1] = hi - lo;
     }
-    stride = {m * copy_plane_, copy_plane_, region[3] * region[4], region[4], 1};
-    for (std::size_t i = 0; i < 5; ++i) shift -= i == 1 ? 0 : from[i] * stride[i];
-    copy_in(kernels_, s.copy, stride, image.at(from, region));
-    x = s.copy;
-  } else {
-    x = static_cast<const T*>(image.data) + (g * cm_ + m0) * stride[1];
+    x.stride = {b.m * copy_plane_, copy_plane_, region[3] * region[4], region[4], 1};
+    for (std::size_t i = 0; i < 5; ++i) x.origin -= i == 1 ? 0 : from[i] * x.stride[i];
+    copy_in(kernels_, s.copy, x.stride, image.at(from, region));
+    x.data = s.copy;
   }
-
-  // Along axis i of the nest the image moves by move[i] elements an output, from origin on.
-  Index4 move;
-  Index origin = shift;
   for (std::size_t i = 0; i < 4; ++i) {
     const auto axis = static_cast<std::size_t>(order_[i]);
-    move[i] = axis == 0 ? stride[0] : stride[axis + 1] * p.stride[axis - 1];
-    if (axis > 0) origin -= p.pad_before[axis - 1] * stride[axis + 1];
+    x.move[i] = axis == 0 ? x.stride[0] : x.stride[axis + 1] * p.stride[axis - 1];
+    if (axis > 0) x.origin -= p.pad_before[axis - 1] * x.stride[axis + 1];
   }
+  return x;
+}
+
+// Runs of the chunk's outputs that read the taps of a class; none where it has no such output.
+template <class T>
+Index GatherWeights<T>::list_segments(const Source& x, const Class& c, const Index4& begin, const Index4& extent,
+                                      Index nr, Segment* segments) const {
+  Index4 lo = begin, hi;
+  for (std::size_t i = 0; i < 4; ++i) {
+    hi[i] = begin[i] + extent[i];
+    if (order_[i] > 0) {
+      const Range& outputs = c[static_cast<std::size_t>(order_[i] - 1)]->outputs;
+      lo[i] = std::max(lo[i], outputs.begin), hi[i] = std::min(hi[i], outputs.end);
+    }
+    if (lo[i] >= hi[i]) return 0;
+  }
+  Index count = 0;
+  for (Index i0 = lo[0]; i0 < hi[0]; ++i0)
+    for (Index i1 = lo[1]; i1 < hi[1]; ++i1)
+      for (Index i2 = lo[2]; i2 < hi[2]; ++i2) {
+        const Index place =
+            (((i0 - begin[0]) * extent[1] + i1 - begin[1]) * extent[2] + i2 - begin[2]) * extent[3] + lo[3] - begin[3];
+        const Segment next{x.origin + i0 * x.move[0] + i1 * x.move[1] + i2 * x.move[2] + lo[3] * x.move[3], place * nr,
+                           hi[3] - lo[3]};
+        if (count > 0) {
+          Segment& last = segments[count - 1];
+          if (last.b + last.len * nr == next.b && last.x + last.len * x.move[3] == next.x) {
+            last.len += next.len;
+            continue;
+          }
+        }
+        segments[count++] = next;
+      }
+  return count;
+}
+
+// The taps of a class that are among those of a task.
+template <class T>
+Index GatherWeights<T>::list_taps(const Source& x, const Class& c, const Block& b, Tap* taps) const {
+  const Problem& p = problem_;
+  Index listed = 0;
+  for (Index d = c[0]->taps.begin; d < c[0]->taps.end; ++d)
+    for (Index h = c[1]->taps.begin; h < c[1]->taps.end; ++h)
+      for (Index w = c[2]->taps.begin; w < c[2]->taps.end; ++w) {
+        const Index tap = (d * p.w[1] + h) * p.w[2] + w, t = (swap_ ? p.taps() - 1 - tap : tap) - b.t0;
+        if (t < 0 || t >= b.taps) continue;
+        taps[listed++] = {
+            d * p.dilation[0] * x.stride[2] + h * p.dilation[1] * x.stride[3] + w * p.dilation[2] * x.stride[4],
+            t * b.pitch};
+      }
+  return listed;
+}
+
+template <class T>
+void GatherWeights<T>::multiply(const Operands& o, const Block& b, const Index4& begin, const Index4& extent,
+                                const Slot& s, T* tiles, bool accumulate) const {
+  const GatherKernel<T>& kernel = this->kernel(b.n);
+  const Source x = source(swap_ ? o.y : o.x, b, begin, extent, s);
+  const Index channel = x.stride[1], results = b.taps * b.pitch;
   const bool tall = kernel.mr > kPointers;
-  const bool meet = tall && meet_in_cache(stride[1] * static_cast<Index>(sizeof(T)));
+  const bool meet = tall && meet_in_cache(channel * static_cast<Index>(sizeof(T)));
   const Index together = tall ? 2 : 1;  // channels, whose rows are pairs for the kernel
   std::ptrdiff_t row[kMaxTileRows], crow[kMaxTileRows];
   for (const TapClass& cd : classes_[0])
     for (const TapClass& ch : classes_[1])
       for (const TapClass& cw : classes_[2]) {
-        Index4 lo, hi;
-        bool empty = false;
-        for (std::size_t i = 0; i < 4; ++i) {
-          lo[i] = begin[i], hi[i] = begin[i] + extent[i];
-          if (order_[i] > 0) {
-            const TapClass& c = order_[i] == 1 ? cd : order_[i] == 2 ? ch : cw;
-            lo[i] = std::max(lo[i], c.outputs.begin), hi[i] = std::min(hi[i], c.outputs.end);
-          }
-          empty |= lo[i] >= hi[i];
-        }
-        if (empty && accumulate) continue;
-        Index count = 0;
-        if (!empty)
-          for (Index i0 = lo[0]; i0 < hi[0]; ++i0)
-            for (Index i1 = lo[1]; i1 < hi[1]; ++i1)
-              for (Index i2 = lo[2]; i2 < hi[2]; ++i2) {
-                const Index place =
-                    (((i0 - begin[0]) * extent[1] + i1 - begin[1]) * extent[2] + i2 - begin[2]) * extent[3] + lo[3] -
-                    begin[3];
-                const Segment next{origin + i0 * move[0] + i1 * move[1] + i2 * move[2] + lo[3] * move[3],
-                                   place * kernel.nr, hi[3] - lo[3]};
-                if (count > 0) {
-                  Segment& last = s.segments[count - 1];
-                  if (last.b + last.len * kernel.nr == next.b && last.x + last.len * move[3] == next.x) {
-                    last.len += next.len;
-                    continue;
-                  }
-                }
-                s.segments[count++] = next;
-              }
-        Index listed = 0;  // taps of the class that are among those of the task
-        for (Index td = cd.taps.begin; td < cd.taps.end; ++td)
-          for (Index th = ch.taps.begin; th < ch.taps.end; ++th)
-            for (Index tw = cw.taps.begin; tw < cw.taps.end; ++tw) {
-              const Index tap = (td * p.w[1] + th) * p.w[2] + tw, t = (swap_ ? p.taps() - 1 - tap : tap) - t0;
-              if (t < 0 || t >= taps) continue;
-              s.taps[listed++] = {
-                  td * p.dilation[0] * stride[2] + th * p.dilation[1] * stride[3] + tw * p.dilation[2] * stride[4],
-                  t * pitch};
-            }
+        const Class of_axes{&cd, &ch, &cw};
+        const Index count = list_segments(x, of_axes, begin, extent, kernel.nr, s.segments);
+        if (count == 0 && accumulate) continue;
+        const Index listed = list_taps(x, of_axes, b, s.taps);
+        const auto run = [&](Index rows, Index c) {
+          kernel.run(static_cast<int>(rows), x.data + c * channel, row, x.move[3], s.segments, count, s.panel,
+                     kernel.nr, tiles + c * results, crow, accumulate);
+        };
         if (listed == 1) {  // rows of the next channels are as far apart as these
           // Lines of more channels whose planes meet push each other out of the cache (16 channels 32x32: 1.4 times as
           // long).
-          const Index most = std::min<Index>(m, meet ? kPointers : kMaxTileRows), next = taps * pitch;
-          for (Index i = 0; i < most; ++i) row[i] = s.taps->row + i * stride[1], crow[i] = s.taps->place + i * next;
-          for (Index c = 0; c < m; c += most)
-            kernel.run(static_cast<int>(std::min(most, m - c)), x + c * stride[1], row, move[3], s.segments, count,
-                       s.panel, kernel.nr, tiles + c * next, crow, accumulate);
+          const Index most = std::min<Index>(b.m, meet ? kPointers : kMaxTileRows);
+          for (Index i = 0; i < most; ++i) row[i] = s.taps->row + i * channel, crow[i] = s.taps->place + i * results;
+          for (Index c = 0; c < b.m; c += most) run(std::min(most, b.m - c), c);
           continue;
         }
-        int rows = 0;
-        const auto flush = [&] {
-          if (rows) kernel.run(rows, x, row, move[3], s.segments, count, s.panel, kernel.nr, tiles, crow, accumulate);
-          rows = 0;
-        };
-        for (Index c0 = 0; c0 < m; c0 += together)
+        Index rows = 0;
+        for (Index c0 = 0; c0 < b.m; c0 += together)
           for (const Tap* tap = s.taps; tap < s.taps + listed; ++tap)
-            for (Index c = c0; c < std::min(c0 + together, m); ++c) {
-              row[rows] = c * stride[1] + tap->row;
-              crow[rows] = c * taps * pitch + tap->place;
-              if (++rows == kMaxTileRows) flush();
+            for (Index c = c0; c < std::min(c0 + together, b.m); ++c) {
+              row[rows] = c * channel + tap->row;
+              crow[rows] = c * results + tap->place;
+              if (++rows == kMaxTileRows) run(std::exchange(rows, 0), 0);
             }
-        flush();
+        if (rows > 0) run(rows, 0);
       }
 }
 

@@ -208,7 +208,7 @@ void Lanes<T>::run(const Operands& o, std::byte* workspace) const {
       return;
     }
     std::fill(s.bias, s.bias + lanes, T{});
-    if (o.bias.data) copy_in(kernels_, s.bias, {0, 1, 0, 0, 0}, o.bias.at({0, c0, 0, 0, 0}, {1, channels, 1, 1, 1}));
+    if (o.bias.data) load_bias(kernels_, s.bias, o.bias, c0, channels);
     std::fill(s.source, s.source + source_.elements(), T{});
     for (Index n = n0; n < std::min(n0 + batch_, p.n); ++n) {
       const View next = after(image, i, n);

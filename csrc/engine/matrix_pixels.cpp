@@ -288,8 +288,7 @@ void MatrixPixels::store(const Operands& o, const Round& round, Index c0, Index 
                   s.sums, 0, false);
     const Index channel = round.g * p.ci + c0 + c;
     float bias = 0;
-    if (o.bias.data)
-      load_row(kernels_, &bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype, 1, 1);
+    if (o.bias.data) load_bias(kernels_, &bias, o.bias, channel, 1);
     for (Index n = 0; n < round.images; ++n)
       for (Index d = 0; d < p.x[0]; ++d) {
         const Index from = ((n * extent_[0] + p.pad_before[0] + d) * extent_[1] + p.pad_before[1]) * extent_[2];

@@ -152,9 +152,7 @@ class MatVec final : public EstimatedPass {
     const Index channel = c.g * p.ci + c.channels.begin;
     const Index begin = std::max(c.planes.begin, inside_[0]), end = std::min(c.planes.end, inside_[0] + p.x[0]);
     if (begin >= end) return;
-    if (o.bias.data)
-      load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
-               o.bias.stride[1], c.channels.size());
+    if (o.bias.data) load_bias(kernels_, s.bias, o.bias, channel, c.channels.size());
     for (Index n = 0; n < p.n; ++n) {
       T* const results = s.results + n * pitch_;
       if (o.bias.data)

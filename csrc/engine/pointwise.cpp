@@ -217,8 +217,7 @@ class Pointwise final : public SlottedPass, Roles {
         }
       }
     if (!o.bias.data) return;
-    load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, (g * cd_ + rows.begin) * o.bias.stride[1]),
-             o.bias.dtype, o.bias.stride[1], rows.size());
+    load_bias(kernels_, s.bias, o.bias, g * cd_ + rows.begin, rows.size());
     for (Index m = 0; m < rows.size(); ++m)
       for (Index p = pixels.begin; p < pixels.end; ++p) results[m * pitch + p] += s.bias[m];
   }

@@ -196,7 +196,7 @@ class Reference final : public Pass {
 
   static double bias(const View& b, Index c) {
     double value = 0;
-    load_row(kernel_set<double>(Isa::generic), &value, advance(b.data, b.dtype, c * b.stride[1]), b.dtype, 1, 1);
+    load_bias(kernel_set<double>(Isa::generic), &value, b, c, 1);
     return value;
   }
 

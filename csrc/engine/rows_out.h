@@ -171,7 +171,7 @@ void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, c
     const Index3 e = f.box.extent(*sets);
     for (Index c = 0; c < f.channels && !stored; ++c) {
       T start{};
-      if (bias.data) load_row(k, &start, advance(bias.data, bias.dtype, c * bias.stride[1]), bias.dtype, 1, 1);
+      if (bias.data) load_bias(k, &start, bias, c, 1);
       Index member = 0;
       for (const auto& md : fd->members)
         for (const auto& mh : fh->members) {

@@ -347,8 +347,7 @@ class Winograd final : public Tiled<T>, Roles {
     const Index columns = panel_columns(panel), n = panel_size(panel), channel = g * cd_ + panel_begin(panel);
     if (w.pixels() == 0) return;  // one row less than other sets have
     if (o.bias.data) {
-      load_row(kernels_, s.bias, advance(o.bias.data, o.bias.dtype, channel * o.bias.stride[1]), o.bias.dtype,
-               o.bias.stride[1], n);
+      load_bias(kernels_, s.bias, o.bias, channel, n);
       for (Index i = 0; i < w.pixels(); ++i)
         for (Index j = 0; j < n; ++j) s.pixels[i * columns + j] += s.bias[j];
     }

@@ -54,6 +54,12 @@ inline std::byte* advance(void* p, DType t, Index n) {
   return static_cast<std::byte*>(p) + n * static_cast<Index>(size_of(t));
 }
 
+/// Of `count` channels from one on, which lie along axis 1.
+template <class T>
+void load_bias(const KernelSet<T>& k, T* dst, const View& bias, Index channel, Index count) {
+  load_row(k, dst, advance(bias.data, bias.dtype, channel * bias.stride[1]), bias.dtype, bias.stride[1], count);
+}
+
 /// Brings rows of `width` elements, `stride` elements apart, closer.
 inline void prefetch_rows(const void* src, DType dtype, Index stride, Index rows, Index width) {
   if (stride == width) width *= rows, rows = 1;
