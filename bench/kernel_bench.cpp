@@ -205,7 +205,7 @@ void register_set(const KernelSet<T>& set) {
   add("rows", rows<T>, set);
   add("dots", dots<T>, set);
   for (const DType t : {DType::float64, DType::float32, DType::float16, DType::bfloat16}) {
-    add(std::string("transpose/") + name_of(t), transpose<T>, set, t);
+    if (size_of(t) <= sizeof(T)) add(std::string("transpose/") + name_of(t), transpose<T>, set, t);
     add(std::string("store/") + name_of(t), store<T>, set, t);
     add(std::string("pad/") + name_of(t), pad<T>, set, t);
   }

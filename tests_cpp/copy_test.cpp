@@ -21,11 +21,12 @@ namespace {
 
 class Copy : public testing::TestWithParam<std::tuple<DType, bool>> {
  protected:
-  // Calls f(kernels, zero of the compute type) for those that run here and for a set with odd vectors.
+  // Calls f(kernels, zero of the compute type) for those that run here, if they read the type, and for a set with odd
+  // vectors.
   template <class F>
   static void with_sets(F&& f) {
     if (std::get<1>(GetParam())) {
-      f(kernel_set<double>(active_isa()), double{});
+      if (reads<double>(std::get<0>(GetParam()))) f(kernel_set<double>(active_isa()), double{});
       f(plain::set<double, 3, 1>("odd"), double{});
     } else {
       f(kernel_set<float>(active_isa()), float{});
@@ -50,6 +51,7 @@ TEST_P(Copy, CopyInPutsEveryElementInItsPlace) {
       Index5 size, stride;
       for (Index& s : size) s = random.integer(0, 9) == 0 ? 1 : random.integer(1, 5);
       size[static_cast<std::size_t>(random.integer(0, 4))] = random.integer(1, 90);
+      if (size_of(dtype) > sizeof(T)) size = {1, size[1], 1, 1, 1};  // a bias
       TestTensor src(size, dtype, static_cast<Layout>(random.integer(0, kLayouts - 1)));
       src.fill_integers(random, -99, 99);
       std::array<std::size_t, 5> order{0, 1, 2, 3, 4};

@@ -223,7 +223,7 @@ void check_against_scalars(Isa isa) {
     const int t = static_cast<int>(dtype);
     std::vector<T> got(n);
     load_row(scalar, expected.data(), bits.data(), dtype, 1, n);
-    load_row(set, got.data(), bits.data(), dtype, 1, n);
+    load_row(reads<T>(dtype) ? set : scalar, got.data(), bits.data(), dtype, 1, n);
     for (std::size_t i = 0; i < n; ++i) ASSERT_TRUE(same(got[i], expected[i])) << name_of(dtype) << " element " << i;
     std::vector<std::uint64_t> stored(n), expected_codes(n);
     scalar.store[t](expected_codes.data(), values.data(), n);
@@ -261,6 +261,20 @@ TEST(Convert, RoundsOnceAndSaturatesOnRequest) {
     convert(back.data(), DType::float32, coded.data(), DType::float8_e4m3fn, count);
     for (std::size_t i = 0; i < back.size(); ++i)
       ASSERT_EQ(back[i], static_cast<std::int64_t>(i) < count ? many[i] : -1.f) << i << " of " << count;
+  }
+}
+
+TEST(Convert, WidensExactly) {
+  Random random(3);
+  std::vector<std::uint64_t> bits(3000);
+  for (auto& b : bits) b = random.bits();
+  std::vector<double> got(bits.size());
+  for (const DType dtype : kDTypeList) {
+    convert(got.data(), DType::float64, bits.data(), dtype, static_cast<std::int64_t>(bits.size()));
+    for (std::size_t i = 0; i < bits.size(); ++i) {
+      const double expected = get(bits.data(), dtype, static_cast<Index>(i));
+      ASSERT_TRUE(got[i] == expected || (std::isnan(got[i]) && std::isnan(expected))) << name_of(dtype) << " " << i;
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <ostream>
+#include <span>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -91,7 +92,8 @@ void check_all(const Call& call, Unknown unknown) {
 
 template <class T>
 DType random_dtype(Random& random, bool result) {
-  return kDTypeList[random.integer(sizeof(T) == 8 ? 0 : 1, (result ? kResultDTypes : kTypes) - 1)];
+  constexpr bool wide = sizeof(T) == 8;
+  return kDTypeList[random.integer(wide ? 0 : 1, (wide || result ? kResultDTypes : kTypes) - 1)];
 }
 
 template <class T>
@@ -555,12 +557,12 @@ TEST(BiasGradient, SumsEveryChannel) {
                                                 {1, 5, 1, 1, 1030},
                                                 {2, 33, 4, 40, 20}})
     for (int layout = 0; layout < kLayouts; ++layout)
-      for (const DType dtype : kDTypeList)
+      for (const DType dtype : std::span(kDTypeList).first(kResultDTypes))  // as it is in memory
         for (const bool wide : {false, true}) {
           TestTensor y(size, dtype, static_cast<Layout>(layout));
           y.fill_integers(random, -3, 3);
           // Sums may be beyond 8-bit types.
-          const DType sums = size_of(dtype) == 1 || storage_of(dtype) != dtype ? DType::float32 : dtype;
+          const DType sums = size_of(dtype) == 1 ? DType::float32 : dtype;
           TestTensor bias({1, size[1], 1, 1, 1}, sums, layout % 2 ? Layout::gaps : Layout::reversed);
           std::vector<double> expected(static_cast<std::size_t>(size[1]));
           for_each_index(size, [&](const Index5& i) {

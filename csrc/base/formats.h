@@ -209,6 +209,12 @@ struct ReadAs {
   }
 };
 
+/// Whether values are rounded when they are read, which only modes for operands other than float64 do.
+template <class S>
+inline constexpr bool kRounds = false;
+template <class Storage, class Format>
+inline constexpr bool kRounds<ReadAs<Storage, Format>> = true;
+
 typedef ReadAs<Single, HFloat32<11>> SingleAsHf32;
 typedef ReadAs<Single, HFloat32<10>> SingleAsHf32Of10;
 typedef ReadAs<Single, Half> SingleAsHalf;

@@ -33,7 +33,7 @@ void convert(void* to, DType to_type, const void* from, DType from_type, std::in
                                               "hifloat8, got true for ") +
                                       name_of(to_type));
   const float largest = !saturate ? 0.f : hifloat8 ? 32768.f : 448.f;
-  if (to_type == DType::float64 || from_type == DType::float64)
+  if (from_type == DType::float64)  // all others fit a float
     convert_through<double>(to, to_type, from, from_type, count, largest);
   else
     convert_through<float>(to, to_type, from, from_type, count, largest);

@@ -573,6 +573,12 @@ double sum(const T* p, std::int64_t n) {
 
 // ------------------------------------------------------------------------------------------------------------ list
 
+// What no call reaches is left out.
+template <class T, class S>
+constexpr bool kPads = sizeof(T) == 4 || !kRounds<S>;
+template <class T, class S>
+constexpr bool kTransposes = kPads<T, S> && sizeof(S) <= sizeof(T);
+
 // Register tiles mr x (nv vectors): mr*nv accumulators, nv vectors of B and a broadcast fit the registers. Rows above
 // kPointers are for pairs.
 template <class T>
@@ -605,10 +611,10 @@ constexpr KernelSet<T> make_set(const char* name) {
       kDotsNt,
       depthwise<T>,
       depthwise_taps<T>,
-#define EACH(name, type) transpose<T, type>,
+#define EACH(name, type) kTransposes<T, type> ? transpose<T, type> : nullptr,
       {CONVBWD_TYPE_LIST(EACH)},
 #undef EACH
-#define EACH(name, type) pad_rows<T, type>,
+#define EACH(name, type) kPads<T, type> ? pad_rows<T, type> : nullptr,
       {CONVBWD_TYPE_LIST(EACH)},
 #undef EACH
 #define EACH(name, type) store_row<T, type>,

@@ -40,7 +40,7 @@ class Call {
       : problem_(p), unknown_(unknown), types_(types), layouts_(layouts), sizes_{x_size(p), w_size(p), y_size(p)} {
     for (std::size_t i = 0; i < 3; ++i) tensors_[i] = std::make_unique<TestTensor>(sizes_[i], types[i], layouts[i]);
     if (!biased || unknown == Unknown::w) return;
-    bias_ = std::make_unique<TestTensor>(Index5{1, sizes_[result()][1], 1, 1, 1}, types[1], bias);
+    bias_ = std::make_unique<TestTensor>(Index5{1, sizes_[result()][1], 1, 1, 1}, storage_of(types[1]), bias);
     Random random(1);
     bias_->fill_integers(random, -9, 9);
   }

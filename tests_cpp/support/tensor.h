@@ -19,6 +19,17 @@ inline constexpr DType kDTypeList[] = {CONVBWD_TYPE_LIST(CONVBWD_NAME)};  // ope
 #undef CONVBWD_NAME
 inline constexpr int kResultDTypes = 6;  // of them, what tensors may have
 
+/// Whether passes in T bring in rows of a type: in double no operand is rounded.
+template <class T>
+constexpr bool reads(DType t) {
+  return sizeof(T) == 4 || storage_of(t) == t;
+}
+/// Whether they transpose it: in float only the bias may be float64.
+template <class T>
+constexpr bool transposes(DType t) {
+  return reads<T>(t) && size_of(t) <= sizeof(T);
+}
+
 /// apart has rows of adjacent elements, blocked axis 1 in blocks of four. broadcast and expanded have zero strides,
 /// which only operands may have; the last result layout is kResultLayouts - 1.
 enum class Layout : std::uint8_t {
