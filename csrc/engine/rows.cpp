@@ -229,19 +229,21 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
       };
       const bool stacked = stack.serves(m, e[1], e[2]);
       if (!stacked && !to.direct) return sum(length, slot.source, to.data);
-      for (Index d = 0; d < e[0]; ++d) {
-        const T* const source = slot.source + d * plane;
-        T* const results = to.data + d * to.plane;
-        for (Index h = 0; h < e[1] && !stacked; ++h) sum(e[2], source + h * row, results + h * to.row);
-        for (Index h = 0; h < stack.step && stacked; ++h)
-          for (Index r = h, rows = 0; r < e[1]; r += rows * stack.step) {
-            rows = ceil_div(e[1] - r, stack.step);
-            if (fetches) rows = std::min(rows, kPieceRows);
-            kernels_.stacked_rows(rows, e[2], source + r * row, stack.step * row, offset, columns, height, w + t,
-                                  results + r * to.row, stack.step * to.row, accumulate);
+      const Index step = stacked ? stack.step : 1;
+      for (Index d = 0; d < e[0]; ++d)
+        for (Index h = 0; h < step; ++h)
+          for (Index r = h, rows = 1; r < e[1]; r += rows * step) {
+            const T* const source = slot.source + d * plane + r * row;
+            T* const results = to.data + d * to.plane + r * to.row;
+            if (stacked) rows = std::min(ceil_div(e[1] - r, step), fetches ? kPieceRows : e[1]);
+            if (rows == 1) {
+              sum(e[2], source, results);
+              continue;
+            }
+            kernels_.stacked_rows(rows, e[2], source, step * row, offset, columns, height, w + t, results,
+                                  step * to.row, accumulate);
             if (fetches) fetches->next(rows * e[2] * columns * height);
           }
-      }
     });
   }
 }

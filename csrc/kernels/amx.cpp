@@ -1,4 +1,4 @@
-// Matrix kernels for AMX: eight tile registers, four of them sums of 16x16 results.
+// Products on AMX: eight tile registers, four of them sums of 16x16 results.
 #include <immintrin.h>
 
 #include "kernels/matrix.h"
@@ -149,7 +149,9 @@ void with_terms(const MatrixCall& call) {
     call.rows > 16 ? blocks<TA, TB, false, 2>(call) : blocks<TA, TB, false, 1>(call);
 }
 
-void multiply(const MatrixCall& call) {
+}  // namespace
+
+void multiply_amx(const MatrixCall& call) {
   TileConfig config;
   for (int t = 0; t < 8; ++t) config.row_bytes[t] = 64, config.rows[t] = 16;
   const int first = call.rows < 16 ? call.rows : 16;
@@ -164,11 +166,5 @@ void multiply(const MatrixCall& call) {
   table[call.a.terms - 1][call.b.terms - 1](call);
   _tile_release();
 }
-
-#include "kernels/split.inl"
-
-}  // namespace
-
-const MatrixKernels matrix_kernels_amx = {"amx", 1, multiply, split_rows, split_plane, split_pairs, split_columns};
 
 }  // namespace convbwd

@@ -80,5 +80,6 @@ void multiply(const MatrixCall& call) {
 // whose own dot products take 20 times as long as its tiles.
 const MatrixKernels matrix_kernels_avx512_bf16 = {"avx512_bf16", 6.3,         multiply,     split_rows,
                                                   split_plane,   split_pairs, split_columns};
+const MatrixKernels matrix_kernels_amx = {"amx", 1, multiply_amx, split_rows, split_plane, split_pairs, split_columns};
 
 }  // namespace convbwd

@@ -47,7 +47,8 @@ template <class T>
 using RowsFn = void (*)(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps,
                         const T* w, T* c, std::ptrdiff_t ldc, bool accumulate);
 
-/// Rows of one channel's results, of which each reads `height` >= 2 rows of the source, for r < rows and p < len:
+/// Two or more rows of one channel's results, of which each reads `height` >= 2 rows of the source, for r < rows and
+/// p < len:
 ///   C[r*crow + p] (+)= sum over g < groups, h < height of W[g*height + h] * S[(r + h)*row + offset[g*height] + p]
 /// S is read up to `len` rounded up to whole vectors. The order of a sum is that of RowsFn given the same products.
 template <class T>

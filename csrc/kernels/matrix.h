@@ -78,7 +78,8 @@ struct MatrixKernels {
 };
 
 #ifdef __x86_64__
-extern const MatrixKernels matrix_kernels_avx512_bf16, matrix_kernels_amx;
+extern const MatrixKernels matrix_kernels_avx512_bf16, matrix_kernels_amx;  // with the same splits
+void multiply_amx(const MatrixCall& call);
 #endif
 
 }  // namespace convbwd

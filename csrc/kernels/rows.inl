@@ -126,10 +126,7 @@ void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_
   const bool four = len <= 2 * Vec<T>::lanes && height > 2;
   while (rows > 0) {
     const int most = four ? 4 : 3, now = rows <= most ? static_cast<int>(rows) : rows == most + 1 ? most - 1 : most;
-    const auto tile = now == 4   ? stacked_tile<T, 4>
-                      : now == 3 ? stacked_tile<T, 3>
-                      : now == 2 ? stacked_tile<T, 2>
-                                 : stacked_tile<T, 1>;
+    const auto tile = now == 4 ? stacked_tile<T, 4> : now == 3 ? stacked_tile<T, 3> : stacked_tile<T, 2>;
     tile(len, s, row, offset, groups, height, w, c, crow, accumulate);
     rows -= now, s += now * row, c += now * crow;
   }

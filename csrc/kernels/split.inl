@@ -1,4 +1,4 @@
-// How matrix units with AVX512-BF16 split floats to terms (kernels/matrix.h): part of their files.
+// How matrix units with AVX512-BF16 split floats to terms (kernels/matrix.h): part of avx512_bf16.cpp.
 
 // The next term of 32 floats, and what it leaves of them.
 inline __m512i next_term(__m512& low, __m512& high, bool leave) {
