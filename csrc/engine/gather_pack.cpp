@@ -179,7 +179,7 @@ void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Ind
       }
       if (in_row) {
         if (tap == 0 && c + kAhead < k && !member_major_)
-          prefetch_rows(advance(from, w.dtype, kAhead * w.stride[weight_k_]), w.dtype, 0, 1, (c1 - c0) * taps);
+          prefetch_row(advance(from, w.dtype, kAhead * w.stride[weight_k_]), w.dtype, (c1 - c0) * taps);
         const T* row = widens ? slot.taps : reinterpret_cast<const T*>(from);
         if (widens) load_row(kernels_, slot.taps, from, w.dtype, 1, (c1 - c0) * taps);
         for (Index j = 0; j < n; ++j) panel[j] = row[pick[j]];

@@ -60,12 +60,10 @@ void load_bias(const KernelSet<T>& k, T* dst, const View& bias, Index channel, I
   load_row(k, dst, advance(bias.data, bias.dtype, channel * bias.stride[1]), bias.dtype, bias.stride[1], count);
 }
 
-/// Brings rows of `width` elements, `stride` elements apart, closer.
-inline void prefetch_rows(const void* src, DType dtype, Index stride, Index rows, Index width) {
-  if (stride == width) width *= rows, rows = 1;
+/// Brings a row of so many elements closer.
+inline void prefetch_row(const void* src, DType dtype, Index width) {
   const Index line = 64 / static_cast<Index>(size_of(dtype));  // elements of a cache line
-  for (Index r = 0; r < rows; ++r)
-    for (Index i = 0; i < width; i += line) __builtin_prefetch(advance(src, dtype, r * stride + i));
+  for (Index i = 0; i < width; i += line) __builtin_prefetch(advance(src, dtype, i));
 }
 
 }  // namespace convbwd

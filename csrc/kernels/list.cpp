@@ -1,42 +1,30 @@
 #include "kernels/list.h"
 
+#include <tuple>
+
 namespace convbwd {
 
-template <>
-const KernelSet<float>& kernel_set<float>(Isa isa) {
+template <class T>
+const KernelSet<T>& kernel_set(Isa isa) {
   switch (isa) {
+#define CONVBWD_RETURN(name) return std::get<const KernelSet<T>&>(std::tie(kernels_f32_##name, kernels_f64_##name));
 #define CONVBWD_CASE(name) \
   case Isa::name:          \
-    return kernels_f32_##name;
+    CONVBWD_RETURN(name)
     CONVBWD_ISA_LIST(CONVBWD_CASE)
 #undef CONVBWD_CASE
 #ifdef __x86_64__
     case Isa::avx512_bf16:
     case Isa::amx:
-      return kernels_f32_avx512;
+      CONVBWD_RETURN(avx512)
 #endif
     default:
-      return kernels_f32_generic;
+      CONVBWD_RETURN(generic)
+#undef CONVBWD_RETURN
   }
 }
-
-template <>
-const KernelSet<double>& kernel_set<double>(Isa isa) {
-  switch (isa) {
-#define CONVBWD_CASE(name) \
-  case Isa::name:          \
-    return kernels_f64_##name;
-    CONVBWD_ISA_LIST(CONVBWD_CASE)
-#undef CONVBWD_CASE
-#ifdef __x86_64__
-    case Isa::avx512_bf16:
-    case Isa::amx:
-      return kernels_f64_avx512;
-#endif
-    default:
-      return kernels_f64_generic;
-  }
-}
+template const KernelSet<float>& kernel_set(Isa);
+template const KernelSet<double>& kernel_set(Isa);
 
 #ifdef __x86_64__
 const MatrixKernels* matrix_kernels(Isa isa) {
