@@ -146,6 +146,13 @@ Range valid_taps(const AxisSizes& a, Index output) {
   return {begin, std::clamp<Index>(ceil_div(a.x - at, a.dilation), begin, a.kernel)};
 }
 
+std::vector<Index> idle_taps(const AxisSizes& a) {
+  std::vector<Index> taps;
+  for (Index t = 0; t < a.kernel; ++t)
+    if (valid_outputs(a, t).size() == 0) taps.push_back(t);
+  return taps;
+}
+
 std::vector<TapClass> tap_classes(const AxisSizes& a) {
   std::vector<TapClass> classes;
   for (Index t = 0; t < a.kernel; ++t) {

@@ -113,6 +113,8 @@ AxisMap map_patches(const AxisSizes& a);
 Range valid_outputs(const AxisSizes& a, Index tap);
 /// Taps of an output position that lie inside x.
 Range valid_taps(const AxisSizes& a, Index output);
+/// Taps that lie inside x for no output.
+std::vector<Index> idle_taps(const AxisSizes& a);
 
 /// Taps, neighbours, that lie inside x for the same outputs.
 struct TapClass {

@@ -1,9 +1,6 @@
 // Unknown x and y: see winograd.h.
 #include "engine/winograd.h"
 
-#include <functional>
-#include <numeric>
-
 #include "engine/turned.h"
 
 namespace convbwd {
@@ -42,10 +39,7 @@ class Winograd final : public Tiled<T>, Roles {
 
  public:
   Winograd(const PassSpec& spec, const Choice<T>& choice)
-      : Base(spec, choice), Roles(spec), vectors_(ceil_div(cd_, lanes_)) {
-    const std::array<AxisMap, 3> maps = axis_maps(spec.problem, to_x_ ? map_transposed : map_forward);
-    for (std::size_t a = 0; a < 3; ++a) uncovered_[a] = uncovered(maps[a]);
-  }
+      : Base(spec, choice), Roles(spec), vectors_(ceil_div(cd_, lanes_)) {}
 
   bool plan() {
     // Two tasks fit, so that two threads find work: boxes, or else panels of one; narrower ones take less room. Weights
@@ -278,7 +272,10 @@ class Winograd final : public Tiled<T>, Roles {
       for (Index result = first; result < last; ++result)
         good &= form(w, b, result, s.m + (result - first) * frequencies_ * mstep_, columns, s.pixels);
     }
-    clear(w, b, columns, s.pixels);
+    this->clear(s.pixels, {w.size[0], w.size[2], w.size[3], w.size[4]}, columns, [&](std::size_t a, Index position) {
+      const Index sets = a == 1 ? axes_[1].sets : 1, at = position - (a == 1 ? b.set : 0);
+      return at % sets == 0 ? at / sets - w.at[2 + a] : -1;
+    });
     store(o, to.image, w, g, panel, s);
     return good;
   }
@@ -327,21 +324,6 @@ class Winograd final : public Tiled<T>, Roles {
     return good;
   }
 
-  // Results that no product enters are zero: transforms leave the rounding errors of their neighbours there.
-  void clear(const Window& w, const Box& b, Index columns, T* pixels) const {
-    const Index size[4] = {w.size[0], w.size[2], w.size[3], w.size[4]};
-    for (std::size_t a = 0; a < 3; ++a) {
-      const Index sets = a == 1 ? axes_[1].sets : 1, set = a == 1 ? b.set : 0;
-      const Index outer = std::accumulate(size, size + a + 1, Index{1}, std::multiplies<>()),
-                  inner = std::accumulate(size + a + 2, size + 4, columns, std::multiplies<>());
-      for (const Index position : uncovered_[a]) {
-        const Index at = floor_div(position - set, sets) - w.at[2 + a];
-        if ((position - set) % sets != 0 || at < 0 || at >= size[a + 1]) continue;
-        for (Index i = 0; i < outer; ++i) std::fill_n(pixels + (i * size[a + 1] + at) * inner, inner, T{});
-      }
-    }
-  }
-
   // Pixels to their place among the rows `d` of the result.
   void store(const Operands& o, const View& d, Window w, Index g, Index panel, const Slot& s) const {
     const Index columns = panel_columns(panel), n = panel_size(panel), channel = g * cd_ + panel_begin(panel);
@@ -370,7 +352,6 @@ class Winograd final : public Tiled<T>, Roles {
   bool prepack_ = false;
   bool by_panel_ = false;  // threads share the panels of a box, else boxes
   const Index vectors_;
-  std::array<std::vector<Index>, 3> uncovered_;  // positions of the result, an axis
   Index panels_ = 1, width_ = 1;
   Index chunk_ = 1, ustep_ = 0, vstep_ = 0, mstep_ = 0;
 };
@@ -411,6 +392,7 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
   if (!serves || p.dilation[2] > winograd::kMostSets || std::min(p.ci, p.co) < winograd::kLeastChannels) return best;
   const bool to_w = spec.unknown == Unknown::w;
   std::shared_ptr<const Pass> direct;
+  std::array<std::vector<Index>, 3> idle;
   for (const WinogradKernels<T>& transforms : kernels.winograd) {
     const bool may = transforms.exact || spec.precision == Precision::fast;
     const bool fits = long_enough(transforms, p, 0) && long_enough(transforms, p, 1);
@@ -418,9 +400,17 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
     const winograd::Axes axes = winograd::axes_of(p, transforms, spec.unknown == Unknown::x);
     if (axes[0].part_count() * axes[1].part_count() * axes[2].part_count() > winograd::kMostParts) continue;
     if (!only && !saves(axes, p, spec.unknown == Unknown::x ? p.x : p.y)) continue;
-    if (!direct) direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
-    if (!direct) return best;
-    const winograd::Choice<T> choice{kernels, transforms, direct};
+    if (!direct) {
+      direct = to_w ? make_gather_weights(spec, kernels) : make_gather(spec, kernels);
+      if (!direct) return best;
+      for (std::size_t a = 0; a < 3; ++a) {
+        const AxisSizes sizes = axis_sizes(p, static_cast<int>(a));
+        idle[a] = to_w                         ? idle_taps(sizes)
+                  : spec.unknown == Unknown::x ? uncovered(map_transposed(sizes))
+                                               : uncovered(map_forward(sizes));
+      }
+    }
+    const winograd::Choice<T> choice{kernels, transforms, direct, idle};
     auto pass = to_w ? winograd::make_weights(spec, choice) : make_planned<winograd::Winograd<T>>(spec, choice);
     if (pass && (!best || pass->cost() < best->cost())) best = std::move(pass);
   }

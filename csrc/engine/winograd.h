@@ -137,6 +137,7 @@ struct Choice {
   const KernelSet<T>& kernels;
   const WinogradKernels<T>& transforms;
   std::shared_ptr<const Pass> direct;
+  std::array<std::vector<Index>, 3> idle;  // results that no product enters: positions, or taps, an axis
 };
 
 template <class T>
@@ -153,6 +154,7 @@ class Tiled : public GuardedPass {
         frequencies_(transforms_.frequencies()),
         products_(count_products(axes_)),
         lanes_(kernels_.lanes),
+        idle_(choice.idle),
         tap_(list_taps()) {}
   double nanoseconds() const override {
     constexpr double kPass = 3000;  // fitted with `Costs` to a Zen 5
@@ -336,6 +338,20 @@ class Tiled : public GuardedPass {
     return kernels_.peak(pixels, zeros - pixels, kPeak) <= kPeak;
   }
 
+  // Makes sums of nothing zero: transforms leave the rounding errors of their neighbours there. Results have such sizes
+  // and `columns` elements each; along an axis, result i is number place(axis, i) of them.
+  template <class F>
+  void clear(T* results, const std::array<Index, 4>& size, Index columns, F&& place) const {
+    for (std::size_t a = 0; a < 3; ++a)
+      for (const Index i : idle_[a]) {
+        const Index at = place(a, i);
+        if (at < 0 || at >= size[a + 1]) continue;
+        Index outer = 1, inner = columns;
+        for (std::size_t b = 0; b < 4; ++b) (b <= a ? outer : inner) *= b == a + 1 ? 1 : size[b];
+        for (Index o = 0; o < outer; ++o) std::fill_n(results + (o * size[a + 1] + at) * inner, inner, T{});
+      }
+  }
+
   // Stores src[r*lds + c] at element r*rs + c*cs of dst. `lines` is scratch for kMostRows*lanes elements.
   void put(void* dst, DType dtype, Index rs, Index cs, const T* src, Index lds, Index rows, Index cols,
            T* lines) const {
@@ -412,6 +428,7 @@ class Tiled : public GuardedPass {
   const Index frequencies_;
   const Index products_;  // of a tile and a pair of channels, all frequencies and parts
   const Index lanes_;
+  const std::array<std::vector<Index>, 3> idle_;
   const std::vector<int> tap_;
   Box step_{};
   Index size_[4]{}, count_[4]{}, row_sets_ = 1, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;

@@ -2,7 +2,6 @@
 #include <optional>
 
 #include "engine/slabs.h"
-#include "engine/weights_out.h"
 #include "engine/winograd.h"
 
 namespace convbwd::winograd {
@@ -35,16 +34,7 @@ class WinogradWeights final : public Tiled<T> {
 
  public:
   WinogradWeights(const PassSpec& spec, const Choice<T>& choice)
-      : Base(spec, choice), store_channels_(std::max<Index>(1, kMostRows * axes_[0].window / taps_)) {
-    for (Index t = 0; t < taps_; ++t) {
-      const Index3 tap = tap_at(spec.problem, t);
-      for (std::size_t a = 0; a < 3; ++a)
-        if (valid_outputs(axis_sizes(spec.problem, static_cast<int>(a)), tap[a]).size() == 0) {
-          idle_taps_.push_back(t);
-          break;
-        }
-    }
-  }
+      : Base(spec, choice), store_channels_(std::max<Index>(1, kMostRows * axes_[0].window / taps_)) {}
 
   bool plan() {
     // Boxes and slabs fix the order of sums: they depend on the shape alone. More of the smaller blocks transform the
@@ -249,8 +239,8 @@ class WinogradWeights final : public Tiled<T> {
                                      tap_.data() + p * axes_[1].taps * axes_[2].taps,
                                      c + (panel * parts_ + p) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
                                      static_cast<int>(columns / lanes_));
-        for (Index i = 0; i < count; ++i)
-          for (const Index t : idle_taps_) std::fill_n(s.pixels + (i * taps_ + t) * columns, columns, T{});
+        this->clear(s.pixels, {count, window[0], window[1], window[2]}, columns,
+                    [](std::size_t, Index t) { return t; });
         const Index run = join ? count * taps_ : taps_dense ? taps_ : 1;
         for (Index i = 0; i < count * taps_; i += run) {
           const Index t = i % taps_;
@@ -267,8 +257,7 @@ class WinogradWeights final : public Tiled<T> {
   }
 
   static constexpr Index kBlock = 64, kMostChannels = 2 * kBlock;
-  const Index store_channels_;    // whose taps are one transposition
-  std::vector<Index> idle_taps_;  // that meet padding alone: their zeros have rounding errors of their neighbours
+  const Index store_channels_;  // whose taps are one transposition
   Index width_ = 1, rows_ = 1, panels_ = 1;
   Slabs slabs_;
   Index vstep_ = 0, bstep_ = 0, cstep_ = 0;
