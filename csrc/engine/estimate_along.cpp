@@ -126,6 +126,8 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
          far_cycles<T>(p, kElement);
 }
 
+constexpr double kBox = kBoxPixels;
+
 // f(pixels, taps) for the pixels of some images that read the same taps.
 template <class F>
 void each_rectangle(const PhaseSet& s, double images, F&& f) {
@@ -157,10 +159,9 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   for (const PhaseSet& s : sets)
     volume += static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
   const auto images = static_cast<double>(p.n);
-  const double together = std::clamp(static_cast<double>(kBoxPixels) / volume, 1.0,
-                                     images);  // images of a box, of which one may take several
+  const double together = std::clamp(kBox / volume, 1.0, images);  // images of a box, of which one may take several
   const double turns = static_cast<double>(p.groups) * std::ceil(images / together),
-               boxes = std::max(1.0, volume / static_cast<double>(kBoxPixels));
+               boxes = std::max(1.0, volume / kBox);
   double cycles = 0;
   for (const PhaseSet& s : sets) {
     if (s.taps == 0) continue;
@@ -304,11 +305,10 @@ double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
     const double vectors = block, filled = static_cast<double>(columns) / kernels.lanes,
                  rows = std::min(kernels.gather[block - 1].mr, kPointers);
     const auto volume = static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
-    each_rectangle(s, std::clamp(static_cast<double>(kBoxPixels) / volume, 1.0, static_cast<double>(p.n)),
-                   [&](double pixels, double taps) {
-                     spent += taps * tiles_cycles(pixels, rows, vectors, std::max(kLatency, kLoaded * vectors));
-                     least += taps * pixels * (columns < kernels.lanes ? filled : vectors) / 2;
-                   });
+    each_rectangle(s, std::clamp(kBox / volume, 1.0, static_cast<double>(p.n)), [&](double pixels, double taps) {
+      spent += taps * tiles_cycles(pixels, rows, vectors, std::max(kLatency, kLoaded * vectors));
+      least += taps * pixels * (columns < kernels.lanes ? filled : vectors) / 2;
+    });
   }
   return least > 0 ? spent / least : 1;
 }
