@@ -30,9 +30,13 @@ PlanKey::PlanKey(const Request& r, int threads, int isa) {
   add(threads);
   add(isa);
   add(mask[0] | mask[1] << 1 | mask[2] << 2 | r.transposed << 3 | r.channels_last << 4 |
-      r.grad_output.has_value() << 5 | r.bias.has_value() << 6 | r.bias_sizes.has_value() << 7 |
-      static_cast<int>(r.padding_mode) << 8 | static_cast<int>(r.algorithm) << 10 |
-      static_cast<int>(r.precision) << 12 | static_cast<int>(r.soc) << 16 | r.accumulate << 20 | r.per_sample << 21);
+      r.grad_output.has_value() << 5 | r.bias.has_value() << 6 | r.bias_sizes.has_value() << 7 | r.accumulate << 8 |
+      r.per_sample << 9);
+  std::int64_t choices = 0;  // a byte each, as their types have
+  for (const auto choice : {static_cast<std::uint8_t>(r.padding_mode), static_cast<std::uint8_t>(r.algorithm),
+                            static_cast<std::uint8_t>(r.precision), static_cast<std::uint8_t>(r.soc)})
+    choices = choices << 8 | choice;
+  add(choices);
   add(static_cast<std::int64_t>(r.cube_math_type));
   add(r.groups);
   if (r.grad_output) add(*r.grad_output);
