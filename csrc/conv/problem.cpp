@@ -195,14 +195,7 @@ DType promote(DType a, DType b) { return a == b ? a : std::min({a, b, DType::flo
 
 bool has_eight_bits(DType t) { return size_of(t) == 1; }
 
-// How an operand is read where all operands together promote to `all`. What a mode does:
-//
-//   all       | ALLOW_FP32_DOWN_PRECISION    | USE_FP16 | USE_HF32
-//   float32   | HF32; on ascend910 float16   | float16  | HF32
-//   bfloat16  | -                            | float16  | -
-//   others    | -                            | -        | -
-//
-// HF32 keeps 11 bits of the mantissa, on ascend950 10, which leaves 16-bit operands as they are.
+// How an operand is read where all operands together promote to `all`: the table of CubeMathType.
 DType read_as(DType t, DType all, CubeMathType mode, Soc soc) {
   if (mode == CubeMathType::keep_dtype || (all != DType::float32 && all != DType::bfloat16)) return t;
   const bool half =

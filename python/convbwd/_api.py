@@ -110,8 +110,8 @@ def convolution_backward(
         precision (slow; to check the others with). "matrix" takes the processor's matrix unit and "winograd" the tiles
         that ``precision`` allows wherever they can serve, even where that takes longer, and "direct" elsewhere.
     precision : {"default", "strict", "fast"}, optional
-        What ``algorithm="auto"`` may choose from; "direct", "blas", "reference" and "matrix" take no notice of it. See
-        Notes.
+        What ``algorithm="auto"`` may choose from. "direct", "blas" and "reference" take no notice of it; "matrix"
+        leaves results with tiny operands to the direct kernels where it is "strict". See Notes.
     cube_math_type : CubeMathType or int, optional
         How operands are rounded before they are multiplied, as Ascend devices do it; ``grad_bias`` is the sum of
         ``grad_output`` as it is. Other modes than KEEP_DTYPE make "default" the same as "strict".
@@ -128,7 +128,7 @@ def convolution_backward(
         its dtype, rounded once more, as PyTorch accumulates gradients.
     per_sample : bool, optional
         Whether ``grad_weight`` and ``grad_bias`` are to be those of each image for itself, with a leading axis of
-        size N. Their sums over that axis are the usual ones.
+        size N. Their sums over that axis are the usual ones. Images must have the batch axis.
     like : array of any library, optional
         New results come as arrays of its library: PyTorch, JAX, or one that follows the array API standard.
 
@@ -341,7 +341,7 @@ def set_num_threads(n: SupportsIndex) -> None:
     Raises
     ------
     ValueError
-        If ``n`` is less than 1.
+        If ``n`` is not from 1 to 2147483647.
     TypeError
         If ``n`` is not an int.
     """

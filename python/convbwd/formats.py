@@ -49,7 +49,7 @@ def cast(
         One of
 
         - "float64", "float32", "float16"
-        - "bfloat16" and "float8_e4m3fn", as ml_dtypes has them: beyond 448 the latter is NaN
+        - "bfloat16" and "float8_e4m3fn", as ml_dtypes has them: beyond 464 the latter is NaN
         - "hifloat8", Ascend's tapered 8-bit type: half away from zero; from 40960 on infinity; one zero, one NaN
         - "hf32" and "hf32_10": float32 with 11 and with 10 bits of the mantissa, as the devices multiply them
     source : {None, "hifloat8", "float8_e4m3fn", "bfloat16"}, optional

@@ -22,9 +22,18 @@ enum class Algorithm : std::uint8_t { automatic, direct, blas, reference, matrix
 
 enum class PaddingMode : std::uint8_t { explicit_, valid, same };
 
-/// The cubeMathType of Ascend's operators: how operands of less than float64 are rounded before they are multiplied,
-/// each as the table of `read_as` (conv/problem.cpp) says. Products are summed in float32 whatever the mode; the bias
-/// gradient sums operands as they are.
+/// The cubeMathType of Ascend's operators: how operands are rounded before they are multiplied. What a mode does
+/// depends on the type that all operands promote to together:
+///
+///             | allow_fp32_down_precision    | use_fp16 | use_hf32
+///   float32   | HF32; on ascend910 float16   | float16  | HF32
+///   bfloat16  | -                            | float16  | -
+///   float64   | error                        | error    | error
+///   others    | -                            | -        | -
+///
+/// HF32 keeps 11 bits of the mantissa, on ascend950 10, which leaves 16-bit operands as they are. ascend910 takes
+/// float16 and float32 alone, the latter with allow_fp32_down_precision or use_fp16. Products of less than float64 are
+/// summed in float32 whatever the mode; the bias gradient sums operands as they are.
 enum class CubeMathType : std::int64_t { keep_dtype, allow_fp32_down_precision, use_fp16, use_hf32 };
 
 /// The generation of Ascend devices that a mode is taken from: Atlas A2 and A3; Ascend 950; Ascend 910 and 310P.

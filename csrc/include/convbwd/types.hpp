@@ -27,7 +27,7 @@ enum class DType : std::uint8_t {
   float32,
   float16,
   bfloat16,
-  float8_e4m3fn,  ///< OCP E4M3: no infinities; beyond 448 is NaN
+  float8_e4m3fn,  ///< OCP E4M3: no infinities; up to 448, beyond 464 NaN
   hifloat8,       ///< HiFloat8 of Ascend: tapered precision, rounds half away from zero
 
   hf32,                 ///< float32 with 11 bits of the mantissa

@@ -24,8 +24,9 @@ extern "C" {
 /// 0 KEEP_DTYPE not at all; 1 ALLOW_FP32_DOWN_PRECISION and 3 USE_HF32 FLOAT to 11 bits of the mantissa; 2 USE_FP16
 /// both to FLOAT16. It acts where the operands promote to FLOAT or BF16. gradBias sums gradOutput as it is.
 ///
-/// ACLNN_ERR_PARAM_NULLPTR for a null argument that is needed, ACLNN_ERR_PARAM_INVALID for what breaks a rule;
-/// aclGetRecentErrMsg() says which. Sums are taken in float32 and rounded once.
+/// ACLNN_ERR_PARAM_NULLPTR for a null argument that is needed, ACLNN_ERR_INNER_NULLPTR for a gradBias of 8 bits,
+/// ACLNN_ERR_PARAM_INVALID for what else breaks a rule; aclGetRecentErrMsg() says which. Sums are taken in float32 and
+/// rounded once.
 ACL_FUNC_VISIBILITY aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(
     const aclTensor* gradOutput, const aclTensor* input, const aclTensor* weight, const aclIntArray* biasSizes,
     const aclIntArray* stride, const aclIntArray* padding, const aclIntArray* dilation, bool transposed,
