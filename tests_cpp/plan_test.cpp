@@ -218,6 +218,8 @@ TEST_F(PlanTest, ExplainsThreadsAndRefusals) {
   for (const int threads : {1, 2}) {
     set_num_threads(threads);
     const std::string text = Plan::make(r).explain();
+    set_num_threads(5);
+    EXPECT_EQ(Plan::make(r, threads).explain(), text);
     for (const char* result : {"grad_input: ", "grad_weight: ", "grad_bias: "}) {
       const std::string line = line_of(text, result);
       EXPECT_NE(line.find(threads == 1 ? " on 1 thread, " : " on 2 threads, "), std::string::npos) << line;
@@ -387,12 +389,14 @@ TEST_F(PlanTest, WorkspaceIsSmall) {
 
 TEST_F(PlanTest, RefusesWhatCheckRefuses) {
   Request r = backward(kDense);
-  r.groups = 5;
-  try {
-    Plan::make(r);
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::value);
+  for (const int threads : {0, 2}) {
+    try {
+      Plan::make(r, threads);
+      FAIL() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::value);
+    }
+    r.groups = 5;
   }
 }
 

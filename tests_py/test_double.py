@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 
 import convbwd
-from cases import Case
+from cases import Case, bits
+from convbwd import formats
 from strategies import cases
 
 FLOAT64 = {"dtypes": ("float64",) * 3, "data": "normal", "mask": (True,) * 3}
@@ -112,6 +113,16 @@ def test_gradcheck_shows_what_is_wrong(rng: np.random.Generator) -> None:
         convbwd.gradcheck(nothing, [np.ones(3)])
 
 
+def test_gradcheck_without_an_absolute_tolerance() -> None:
+    def constant(x: Any) -> Any:
+        return np.zeros_like(x), lambda dy: (np.zeros_like(dy),)
+
+    report = convbwd.gradcheck(constant, [np.ones(3)], atol=0)
+    assert report.failed == 0 and report.worst[0].excess == 0
+    with pytest.raises(convbwd.GradcheckError, match=r"(?s)3 of 3 elements .* inf"):
+        convbwd.gradcheck(lambda x: (np.zeros_like(x), lambda dy: (dy,)), [np.ones(3)], atol=0)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
 def test_shapes_are_those_of_what_gradients_belong_to(transposed: bool, data_format: str) -> None:
@@ -122,17 +133,92 @@ def test_shapes_are_those_of_what_gradients_belong_to(transposed: bool, data_for
     rest = {"weight": w, "input": x, "padding": 1, "transposed": transposed, "data_format": data_format}
     assert all(g is not None for g in convbwd.convolution_double_backward(**right, **rest))
     for name, array in right.items():
-        wrong = {**right, name: np.concatenate([array, array])}
-        with pytest.raises(ValueError, match=rf"^convolution_double_backward: {name}.shape must be that of the"):
-            convbwd.convolution_double_backward(**wrong, **rest)
+        for wrong in (np.concatenate([array, array]), array[:0]):
+            with pytest.raises(ValueError, match=rf"^convolution_double_backward: {name}.shape must be"):
+                convbwd.convolution_double_backward(**{**right, name: wrong}, **rest)
     for only in ({"grad_grad_bias": np.ones(6)}, {}):
         given = {**dict.fromkeys(right), **only, "grad_output": dy[:1]}
-        with pytest.raises(ValueError, match=r"grad_output.shape must be that of the output"):
+        with pytest.raises(ValueError, match=r"grad_output.shape must be the output shape"):
             convbwd.convolution_double_backward(**given, **rest)
     with pytest.raises(ValueError, match=r"output_mask must be a sequence of 3 bools, got \(True,\)"):
         convbwd.convolution_double_backward(**right, **rest, output_mask=(True,))
     with pytest.raises(ValueError, match=r"^convolution_double_backward: dilation must be at least 1, got 0"):
         convbwd.convolution_double_backward(**right, **rest, dilation=0)
+
+
+@pytest.mark.parametrize("channels", [0, 4])
+def test_without_input_channels_grad_output_may_have_none(channels: int) -> None:
+    x, w, dy = np.ones((2, 0, 5)), np.ones((4, 0, 3)), np.ones((2, channels, 3))
+    for gradients in ((None, None, np.ones(4)), (x, None, np.ones(4)), (None, w, np.ones(4)), (x, w, np.ones(4))):
+        got = convbwd.convolution_double_backward(*gradients, dy, w, x)
+        np.testing.assert_array_equal(got[0], dy)
+        assert [None if g is None else g.shape for g in got[1:]] == [
+            None if gradients[1] is None else x.shape,
+            None if gradients[0] is None else w.shape,
+        ]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "hifloat8"])
+def test_codes_are_added_as_the_values_that_they_stand_for(rng: np.random.Generator, name: str) -> None:
+    def coded(values: np.ndarray) -> Any:
+        return formats.cast(values, name).view(np.uint16 if name == "bfloat16" else np.uint8)
+
+    x, w, dy = (rng.integers(-1, 2, shape).astype(np.float32) for shape in ((1, 2, 6), (1, 2, 3), (1, 1, 4)))
+    bias = np.ones(1, np.float32)
+    expected = convbwd.convolution_double_backward(x, w, bias, dy, w, x)
+    given_bias = coded(bias) if name == "bfloat16" else bias
+    arrays = [coded(a) for a in (dy, w, x)]
+    got = convbwd.convolution_double_backward(arrays[2], arrays[1], given_bias, *arrays, dtype=name)
+    assert got[0] is not None and got[0].dtype == arrays[0].dtype
+    for g, e in zip(got, expected, strict=True):
+        assert g is not None and e is not None
+        np.testing.assert_array_equal(formats.decode(g, name) if g.dtype.kind == "u" else g, e)
+    (only_bias, *_) = convbwd.convolution_double_backward(None, None, given_bias, *arrays, dtype=name)
+    np.testing.assert_array_equal(only_bias, coded(np.ones((1, 1, 4), np.float32)))
+
+
+@pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
+def test_packed_operands(rng: np.random.Generator, data_format: str) -> None:
+    x, w, dy = (rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 5, 5)))
+    axes = (0, 2, 3, 1) if data_format == "NHWC" else (0, 1, 2, 3)
+    images = [a.transpose(axes) for a in (x, dy)]
+    options = {"padding": 1, "data_format": data_format}
+    expected = convbwd.convolution_double_backward(images[0], w, np.ones(4), images[1], w, images[0], **options)
+    x, w, dy = (
+        formats.Packed(formats.pack(a, f), f, a.shape)
+        for a, f in zip((x, w, dy), ("NC1HWC0", "FRACTAL_Z", "NC1HWC0"), strict=True)
+    )
+    assert bits(convbwd.convolution_double_backward(x, w, np.ones(4), dy, w, x, **options)) == bits(expected)
+
+
+ONES = np.ones((1, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"grad_grad_input": np.ones((1, 1, 3), int)}, TypeError, "grad_grad_input.dtype must be float64"),
+        ({"grad_grad_input": np.ones((1, 1, 3), np.uint8)}, TypeError, r"grad_grad_input.dtype must .* need dtype="),
+        ({"grad_grad_weight": np.ones((1, 1, 1), np.uint8), "dtype": "float8_e4m3fn"}, TypeError,
+         "grad_grad_weight as weight: grad_output.dtype must be float8_e4m3fn as weight.dtype is"),
+        ({"grad_grad_bias": np.ones(1, np.uint8), "dtype": "hifloat8"}, TypeError,
+         "grad_grad_bias.dtype must have at least 16 bits, got uint8"),
+        ({"input": [[[1], [1, 2]]]}, TypeError, "input must be an array, got list"),
+        ({"grad_output": None}, TypeError, "grad_output.dtype must be float64"),
+        ({"output_mask": 3}, TypeError, "output_mask must be a sequence of 3 bools, got int"),
+        ({"output_mask": ("a", 0, 0)}, TypeError, r"output_mask\[0\] must be a bool, got str"),
+        ({"algorithm": "foo"}, ValueError, "algorithm must be 'auto'"),
+        ({"data_format": 5}, TypeError, "data_format must be None, 'NCL'"),
+        ({"like": "torch"}, TypeError, "like must be an array of"),
+    ],
+)  # fmt: skip
+def test_it_names_what_is_wrong(changes: dict[str, Any], kind: type[Exception], message: str) -> None:
+    arguments = {
+        **dict.fromkeys(("grad_grad_input", "grad_grad_weight", "grad_grad_bias")),
+        **{"grad_output": ONES, "weight": np.ones((1, 1, 1)), "input": ONES, **changes},
+    }
+    with pytest.raises(kind, match=f"^convolution_double_backward: {message}"):
+        convbwd.convolution_double_backward(**arguments)
 
 
 @pytest.mark.parametrize(

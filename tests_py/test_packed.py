@@ -141,7 +141,7 @@ def test_gradients_of_each_image() -> None:
     given = packed(dy, "NC1HWC0"), packed(x, "NC1HWC0"), packed(w, "FRACTAL_Z")
     for got, plain in zip(convbwd.convolution_backward(*given, **parameters, per_sample=True), expected, strict=True):
         assert got is not None and plain is not None and got.tobytes() == plain.tobytes()
-    with pytest.raises(ValueError, match="grad_weight must have no format where per_sample is True, got FRACTAL_Z"):
+    with pytest.raises(ValueError, match=r"out\[1\] must have no format where per_sample is True, got FRACTAL_Z"):
         convbwd.convolution_backward(*given, **parameters, per_sample=True, out=(None, noise(w, "FRACTAL_Z"), None))
 
 
@@ -190,9 +190,10 @@ def test_mistakes() -> None:
 
     refused("weight must be packed with groups = 2, got 1", dy, x, packed(w, "FRACTAL_Z"))
     refused("input must have a format of images, got FRACTAL_Z", dy, packed(x, "FRACTAL_Z"), w)
-    refused("grad_input must have a format of images", dy, x, w, out=(packed(x, "FRACTAL_Z"), None, None))
+    refused("out[0] must have a format of images", dy, x, w, out=(packed(x, "FRACTAL_Z"), None, None))
     refused("grad_output.shape must be the output shape", packed(x[:1], "NC1HWC0"), x, w)
     refused("out[0].shape must be that of the gradient", dy, x, w, out=(packed(x[:1], "NC1HWC0"), None, None))
+    refused("out[2] must have no format, got NC1HWC0", dy, x, w, out=(None, None, packed(x, "NC1HWC0")))
     refused("out[0] must not share memory with input", dy, image, w, out=(image, None, None))
     refused(
         "out[1].dtype must be",

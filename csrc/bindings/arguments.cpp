@@ -163,10 +163,10 @@ Soc read_soc(const Request& request, py::handle value) {
 
 }  // namespace
 
-std::optional<DType> read_codes(const char* function, py::handle value, const char* name) {
-  if (value.is_none()) return {};
+Codes read_codes(const char* function, py::handle value, const char* name) {
+  if (value.is_none()) return {{}, name};
   for (const DType type : {DType::hifloat8, DType::float8_e4m3fn, DType::bfloat16})
-    if (is_text(value, name_of(type))) return type;
+    if (is_text(value, name_of(type))) return {type, name};
   Place{function, name}.fail_choice("must be None, 'hifloat8', 'float8_e4m3fn' or 'bfloat16'", value);
 }
 
@@ -194,7 +194,7 @@ Shape result_shape(const Request& request, const Result& result, std::size_t i) 
   return shape;
 }
 py::array new_result(const Request& request, const Result& result, std::size_t i,
-                     std::initializer_list<const py::array*> inputs, Tensor& tensor, std::optional<DType> codes) {
+                     std::initializer_list<const py::array*> inputs, Tensor& tensor, const Codes& codes) {
   py::array array = new_array(result.dtype, result_shape(request, result, i), inputs, tensor, codes);
   if (i == 0 && request.channels_last) {
     for (py::ssize_t a = 0; a < array.ndim(); ++a) tensor.strides.push_back(array.strides(a) / array.itemsize());

@@ -47,8 +47,8 @@ std::int64_t to_int(const Place& place, py::handle value, const char* rule = "mu
 Shape to_ints(Place place, py::handle sequence);
 bool to_bool(const Place& place, py::handle value);
 
-/// The type whose codes unsigned integers hold, as a call says.
-std::optional<DType> read_codes(const char* function, py::handle value, const char* name = "dtype");
+/// What unsigned integers hold, as the argument `name` of a call says.
+Codes read_codes(const char* function, py::handle value, const char* name = "dtype");
 
 /// A shape with its channel axis moved between the second place (the first in an image without batch axis) and the
 /// last.
@@ -69,6 +69,6 @@ void read_parameters(Request& request, const Parameters& p);
 /// The shape of result i, and a new array for it, in the data format of the request.
 Shape result_shape(const Request& request, const Result& result, std::size_t i);
 py::array new_result(const Request& request, const Result& result, std::size_t i,
-                     std::initializer_list<const py::array*> inputs, Tensor& tensor, std::optional<DType> codes);
+                     std::initializer_list<const py::array*> inputs, Tensor& tensor, const Codes& codes);
 
 }  // namespace convbwd

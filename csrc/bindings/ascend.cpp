@@ -60,7 +60,7 @@ py::array input_gradient(py::handle input_size, py::handle filter, py::handle ou
                          py::handle pads, py::handle dilations, py::handle groups, py::handle data_format,
                          py::handle filter_format, py::handle padding, py::handle enable_hf32, py::handle dtype) {
   const char* const function = "conv3d_backprop_input";
-  const std::optional<DType> codes = read_codes(function, dtype);
+  const Codes codes = read_codes(function, dtype);
   Tensor w, dy, y;
   const py::array w_array = read_array(function, "filter", filter, w, codes);
   const py::array dy_array = read_array(function, "out_backprop", out_backprop, dy, codes);
@@ -79,7 +79,7 @@ py::array filter_gradient(py::handle input, py::handle filter_size, py::handle o
                           py::handle pads, py::handle dilations, py::handle groups, py::handle data_format,
                           py::handle filter_format, py::handle padding, py::handle enable_hf32, py::handle dtype) {
   const char* const function = "conv3d_backprop_filter";
-  const std::optional<DType> codes = read_codes(function, dtype);
+  const Codes codes = read_codes(function, dtype);
   Tensor x, dy, y;
   const py::array x_array = read_array(function, "input", input, x, codes);
   const py::array dy_array = read_array(function, "out_backprop", out_backprop, dy, codes);
@@ -163,7 +163,7 @@ struct Tiles {
                     py::handle pads, py::handle dilations, py::handle data_format, py::handle filter_format,
                     py::handle padding, py::handle dtype, py::handle cores, const py::dict& changes) {
     const char* const function = "Conv3DBackpropInput";
-    const std::optional<DType> codes = read_codes(function, dtype);
+    const Codes codes = read_codes(function, dtype);
     Tensor w, dy;
     const py::array w_array = read_array(function, "filter", filter, w, codes);
     const py::array dy_array = read_array(function, "out_backprop", out_backprop, dy, codes);

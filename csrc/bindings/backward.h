@@ -25,7 +25,8 @@ struct Out {
   std::array<Tensor, 3> tensors;
   bool made = false;  // some of them here
 
-  Out(Request& request, py::handle out, std::optional<DType> codes) {
+  Out(Request& request, py::handle out, const Codes& codes) {
+    request.result_names = {kOut[0], kOut[1], kOut[2]};
     const Place place{request.function, "out"};
     if (!out.is_none()) {
       if (!is_sequence(out)) place.fail_type("must be None or a sequence of 3 arrays, or None for some", out);
@@ -61,7 +62,7 @@ struct Out {
 
   // What only the plan knows; new arrays where none were given.
   void complete(const Request& request, const Plan& plan, std::initializer_list<const py::array*> inputs,
-                std::optional<DType> codes) {
+                const Codes& codes) {
     for (std::size_t i = 0; i < 3; ++i) {
       if (!request.output_mask[i]) continue;
       const Result& result = plan.results()[i];
@@ -88,12 +89,12 @@ struct Out {
 // The arguments of a convolution_backward: a request, and the arrays that its tensors view.
 struct Backward {
   Request request;
-  std::optional<DType> codes;
+  Codes codes;
   py::array grad_output, input, weight;
 
-  Backward(Request request_, py::handle dtype, py::handle grad_output_, py::handle input_, py::handle weight_)
+  Backward(Request request_, const Codes& codes_, py::handle grad_output_, py::handle input_, py::handle weight_)
       : request(std::move(request_)),
-        codes(read_codes(request.function, dtype)),
+        codes(codes_),
         grad_output(read_tensor(request.function, "grad_output", grad_output_, request.grad_output.emplace(), codes)),
         input(read_tensor(request.function, "input", input_, request.input, codes)),
         weight(read_tensor(request.function, "weight", weight_, request.weight, codes)) {}
@@ -118,9 +119,9 @@ struct Backward {
 
   // `workspace_for` makes scratch memory of so many bytes; none leaves it to the library.
   template <class F>
-  py::object run(py::handle out_, F&& workspace_for) {
+  py::object run(py::handle out_, int threads, F&& workspace_for) {
     Out out(request, out_, codes);
-    const Plan plan = Plan::make(request);
+    const Plan plan = Plan::make(request, threads);
     out.complete(request, plan, {&grad_output, &input, &weight}, codes);
     const std::pair<const char*, const py::array*> operands[] = {
         {"grad_output", &grad_output}, {"input", &input}, {"weight", &weight}};

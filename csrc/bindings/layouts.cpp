@@ -3,12 +3,13 @@
 
 #include <string>
 
+#include "bindings/arguments.h"
 #include "convbwd/layouts.hpp"
 
 namespace convbwd {
 
-py::array read_tensor(const char* function, const char* name, py::handle argument, Tensor& tensor,
-                      std::optional<DType> codes, bool written) {
+py::array read_tensor(const char* function, const char* name, py::handle argument, Tensor& tensor, const Codes& codes,
+                      bool written) {
   static constexpr const char* kPacking = "__convbwd_packing__";
   tensor.packing.reset();
   if (py::isinstance<py::array>(argument) || !py::hasattr(argument, kPacking))
@@ -31,8 +32,12 @@ py::array read_tensor(const char* function, const char* name, py::handle argumen
 void bind_layouts(py::module_& m) {
   m.def(
       "packed_shape",
-      [](const std::string& format, const Shape& shape, std::int64_t groups, std::int64_t c0) {
-        return py::tuple(py::cast(packed_shape(parse_memory_format(format), shape, groups, c0)));
+      [](py::handle format, py::handle shape, py::handle groups, py::handle c0) {
+        if (!PyUnicode_Check(format.ptr())) Place{"formats", "format"}.fail_type("must be a string", format);
+        if (!is_sequence(shape)) Place{"formats", "shape"}.fail_type("must be a sequence of ints", shape);
+        return py::tuple(
+            py::cast(packed_shape(parse_memory_format(format.cast<std::string>()), to_ints({"formats", "shape"}, shape),
+                                  to_int({"formats", "groups"}, groups), to_int({"formats", "c0"}, c0))));
       },
       "The shape in memory of what has a shape in NCHW or NCDHW.", py::arg("format"), py::arg("shape"),
       py::arg("groups"), py::arg("c0"));

@@ -11,8 +11,8 @@
 namespace convbwd {
 
 /// read_array for what may also be a convbwd.formats.Packed, whose array is returned.
-py::array read_tensor(const char* function, const char* name, py::handle argument, Tensor& tensor,
-                      std::optional<DType> codes, bool written = false);
+py::array read_tensor(const char* function, const char* name, py::handle argument, Tensor& tensor, const Codes& codes,
+                      bool written = false);
 
 void bind_layouts(py::module_& m);
 

@@ -24,25 +24,28 @@ py::object backward(py::handle grad_output, py::handle input, py::handle weight,
                     const std::optional<Sums>& sums) {
   Request request;
   if (sums) request.sums = *sums;
-  Backward call(std::move(request), dtype, grad_output, input, weight);
+  const Codes codes = read_codes(request.function, dtype);
+  Backward call(std::move(request), codes, grad_output, input, weight);
   call.read(bias_sizes, output_mask, accumulate, per_sample,
             {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
              cube_math_type, soc});
-  return call.run(out, [](std::size_t) { return std::span<std::byte>(); });
+  return call.run(out, get_num_threads(), [](std::size_t) { return std::span<std::byte>(); });
 }
 
 BackwardPlan plan_backward(py::handle grad_output, py::handle input, py::handle weight, py::handle bias_sizes,
                            py::handle stride, py::handle padding, py::handle dilation, py::handle transposed,
                            py::handle output_padding, py::handle groups, py::handle output_mask, py::handle data_format,
                            py::handle algorithm, py::handle precision, py::handle cube_math_type, py::handle soc,
-                           py::handle dtype, py::handle accumulate, py::handle per_sample) {
+                           py::handle dtype, py::handle accumulate, py::handle per_sample, const py::str& function) {
   Request request;
-  request.function = "plan";
-  Backward call(std::move(request), dtype, grad_output, input, weight);
+  request.function = PyUnicode_AsUTF8(function.ptr());
+  if (!request.function) throw py::error_already_set();
+  const Codes codes = read_codes(request.function, dtype);
+  Backward call(std::move(request), codes, grad_output, input, weight);
   call.read(bias_sizes, output_mask, accumulate, per_sample,
             {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
              cube_math_type, soc});
-  return BackwardPlan(call);
+  return BackwardPlan(call, function);
 }
 
 py::object forward(py::handle input, py::handle weight, py::handle bias, py::handle stride, py::handle padding,
@@ -51,7 +54,7 @@ py::object forward(py::handle input, py::handle weight, py::handle bias, py::han
                    py::handle soc, py::handle dtype) {
   Request request;
   request.function = "convolution";
-  const std::optional<DType> codes = read_codes(request.function, dtype);
+  const Codes codes = read_codes(request.function, dtype);
   const py::array input_array = read_tensor(request.function, "input", input, request.input, codes);
   const py::array weight_array = read_tensor(request.function, "weight", weight, request.weight, codes);
   const py::object bias_array =
@@ -70,6 +73,19 @@ py::object forward(py::handle input, py::handle weight, py::handle bias, py::han
 }
 
 // Elements of an array in another type, as they are in memory: codes of what NumPy does not have are unsigned integers.
+py::array converted(py::array from, DType type, DType to, bool saturate) {
+  if (!(from.flags() & py::array::c_style)) from = py::array(from.attr("copy")());
+  const py::dtype memory = size_of(to) == 1        ? py::dtype::of<std::uint8_t>()
+                           : to == DType::bfloat16 ? py::dtype::of<std::uint16_t>()
+                           : to == DType::float16  ? py::dtype(kNumpyHalf)
+                           : to == DType::float64  ? py::dtype::of<double>()
+                                                   : py::dtype::of<float>();
+  py::array result(memory, py::array::ShapeContainer(from.shape(), from.shape() + from.ndim()));
+  const py::gil_scoped_release release;
+  convert(result.mutable_data(), to, from.data(), type, result.size(), saturate);
+  return result;
+}
+
 py::array cast(py::handle array, py::handle format, py::handle source, py::handle saturate) {
   const char* const function = "cast";
   static constexpr DType kTypes[] = {DType::float64,       DType::float32,  DType::float16, DType::bfloat16,
@@ -82,21 +98,17 @@ py::array cast(py::handle array, py::handle format, py::handle source, py::handl
         format);
   Tensor tensor;
   py::array from = read_array(function, "array", array, tensor, read_codes(function, source, "source"));
-  if (!(from.flags() & py::array::c_style)) from = py::array(from.attr("copy")());
-  const bool eight = size_of(*to) == 1, saturated = to_bool({function, "saturate"}, saturate);
-  if (saturated && !eight)
+  const bool saturated = to_bool({function, "saturate"}, saturate);
+  if (saturated && size_of(*to) != 1)
     Place{function, "saturate"}.fail_value("must be False unless format is 'float8_e4m3fn' or 'hifloat8'", saturate);
-  const py::dtype memory = eight                    ? py::dtype::of<std::uint8_t>()
-                           : *to == DType::bfloat16 ? py::dtype::of<std::uint16_t>()
-                           : *to == DType::float16  ? py::dtype(kNumpyHalf)
-                           : *to == DType::float64  ? py::dtype::of<double>()
-                                                    : py::dtype::of<float>();
-  py::array result(memory, tensor.shape);
-  {
-    const py::gil_scoped_release release;
-    convert(result.mutable_data(), *to, from.data(), tensor.dtype, result.size(), saturated);
-  }
-  return result;
+  return converted(std::move(from), tensor.dtype, *to, saturated);
+}
+
+py::array decode(py::handle array, py::handle format) {
+  Tensor tensor;
+  py::array from = read_array("decode", "array", array, tensor, read_codes("decode", format, "format"));
+  const DType wide = tensor.dtype == DType::float64 ? DType::float64 : DType::float32;
+  return converted(std::move(from), tensor.dtype, wide, false);
 }
 
 void translate(std::exception_ptr exception) {
@@ -137,7 +149,8 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
            py::arg("transposed") = false, py::arg("output_padding") = 0, py::arg("groups") = 1,
            py::arg("output_mask") = all, py::arg("data_format") = py::none(), py::arg("algorithm") = "auto",
            py::arg("precision") = "default", py::arg("cube_math_type") = 0, py::arg("soc") = "a2",
-           py::arg("dtype") = py::none(), py::arg("accumulate") = false, py::arg("per_sample") = false)
+           py::arg("dtype") = py::none(), py::arg("accumulate") = false, py::arg("per_sample") = false,
+           py::arg("function") = "plan")
       .def("run", &BackwardPlan::run, py::arg("grad_output"), py::arg("input"), py::arg("weight"), py::arg("out"),
            py::arg("workspace"))
       .def("explain", &BackwardPlan::explain)
@@ -156,33 +169,38 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
 
   m.def("cast", &cast, "See convbwd.formats.cast.", py::arg("array"), py::arg("format"), py::arg("source") = py::none(),
         py::arg("saturate") = false);
+  m.def("decode", &decode, "See convbwd.formats.decode.", py::arg("array"), py::arg("format") = py::none());
   m.def(
       "as_array",
-      [](py::handle argument) {
+      [](py::handle argument, const std::string& function, const std::string& name, py::handle dtype) {
         Tensor tensor;
-        return read_array("as_array", "argument", argument, tensor);
+        const Codes codes = read_codes(function.c_str(), dtype);
+        return read_array(function.c_str(), name.c_str(), argument, tensor, codes);
       },
-      "An array of an argument's memory where that serves as it is, else of a copy.", py::arg("argument"));
+      "An array of an argument's memory where that serves as it is, else of a copy. Messages begin with the name of a "
+      "function.",
+      py::arg("argument"), py::arg("function") = "as_array", py::arg("name") = "argument",
+      py::arg("dtype") = py::none());
   m.def(
       "output",
       [](py::handle input, py::handle weight, py::handle stride, py::handle padding, py::handle dilation,
          py::handle transposed, py::handle output_padding, py::handle groups, py::handle data_format,
-         const std::string& function) {
+         py::handle algorithm, py::handle precision, py::handle cube_math_type, py::handle soc) {
         Request request;
-        request.function = function.c_str();
+        request.function = "convolution";
         const py::array x = read_array(request.function, "input", input, request.input);
         const py::array w = read_array(request.function, "weight", weight, request.weight);
-        read_parameters(request, {stride, padding, dilation, transposed, output_padding, groups, data_format,
-                                  py::str("auto"), py::str("default"), py::int_(0), py::str("a2")});
+        read_parameters(request, {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm,
+                                  precision, cube_math_type, soc});
         const Plan plan = Plan::make(request);
         const Result& result = plan.results()[0];
         return py::make_tuple(py::tuple(py::cast(result_shape(request, result, 0))),
                               numpy_dtype(result.dtype, {&x, &w}, {}));
       },
-      "Shape and dtype of a convolution's output; messages begin with the name of a function.", py::arg("input"),
-      py::arg("weight"), py::arg("stride") = 1, py::arg("padding") = 0, py::arg("dilation") = 1,
-      py::arg("transposed") = false, py::arg("output_padding") = 0, py::arg("groups") = 1,
-      py::arg("data_format") = py::none(), py::arg("function") = "convolution");
+      "Shape and dtype of a convolution's output.", py::arg("input"), py::arg("weight"), py::arg("stride") = 1,
+      py::arg("padding") = 0, py::arg("dilation") = 1, py::arg("transposed") = false, py::arg("output_padding") = 0,
+      py::arg("groups") = 1, py::arg("data_format") = py::none(), py::arg("algorithm") = "auto",
+      py::arg("precision") = "default", py::arg("cube_math_type") = 0, py::arg("soc") = "a2");
   bind_layouts(m);
   bind_ascend(m);
   m.def(

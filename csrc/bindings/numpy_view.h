@@ -51,9 +51,15 @@ inline bool is_numpy_bool(py::handle value) {
   return py::isinstance(value, py::dtype(kNumpyBool).attr("type"));
 }
 
+/// What unsigned integers of a call hold: codes of this type, as this argument of the call says.
+struct Codes {
+  std::optional<DType> type;
+  const char* argument = "dtype";
+};
+
 /// Throws Error(type) unless the elements are of a type that the library computes with. Unsigned integers are taken for
 /// `codes` where they have its size.
-inline DType element_type(const char* function, const char* name, const py::dtype& dtype, std::optional<DType> codes) {
+inline DType element_type(const char* function, const char* name, const py::dtype& dtype, const Codes& codes) {
   const auto fail = [&](const char* rule, const std::string& context) {
     throw Error(ErrorKind::type, std::string(function) + ": " + name + ".dtype must " + rule + ", got " +
                                      py::str(dtype).cast<std::string>() + context);
@@ -71,14 +77,15 @@ inline DType element_type(const char* function, const char* name, const py::dtyp
       break;
     case py::dtype::num_of<std::uint8_t>():
     case py::dtype::num_of<std::uint16_t>():
-      if (codes && static_cast<std::size_t>(dtype.itemsize()) == size_of(*codes)) type = codes;
+      if (codes.type && static_cast<std::size_t>(dtype.itemsize()) == size_of(*codes.type)) type = codes.type;
       break;
     default:
       type = registered_type(dtype);
   }
   if (!type)
     fail("be float64, float32, float16, bfloat16 or float8_e4m3fn (of ml_dtypes) or hifloat8 (of en_dtypes)",
-         dtype.kind() == 'u' ? " (codes in unsigned integers need dtype='hifloat8', 'float8_e4m3fn' or 'bfloat16')"
+         dtype.kind() == 'u' ? std::string(" (codes in unsigned integers need ") + codes.argument +
+                                   "='hifloat8', 'float8_e4m3fn' or 'bfloat16')"
                              : "");
   if (dtype.byteorder() != '=' && dtype.byteorder() != '|')
     fail("have native byte order",
@@ -93,7 +100,7 @@ py::array from_dlpack(py::handle object);
 /// returned: the argument itself where its memory serves as it is, else an aligned copy. One that will be written to
 /// must serve.
 inline py::array read_array(const char* function, const char* name, py::handle argument, Tensor& tensor,
-                            std::optional<DType> codes = {}, bool written = false) {
+                            const Codes& codes = {}, bool written = false) {
   const auto fail = [&](ErrorKind kind, const char* rule) {
     throw Error(kind, std::string(function) + ": " + name + " must be " + rule);
   };
@@ -135,7 +142,7 @@ inline py::array read_array(const char* function, const char* name, py::handle a
 
 /// The NumPy type of an element type. One that NumPy does not have is taken from one of the inputs, of which at least
 /// one has it where a result does.
-inline py::dtype numpy_dtype(DType type, std::initializer_list<const py::array*> inputs, std::optional<DType> codes) {
+inline py::dtype numpy_dtype(DType type, std::initializer_list<const py::array*> inputs, const Codes& codes) {
   switch (type) {
     case DType::float64:
       return py::dtype(py::dtype::num_of<double>());
@@ -150,29 +157,31 @@ inline py::dtype numpy_dtype(DType type, std::initializer_list<const py::array*>
   }
 }
 
-/// A new C-contiguous array for a result; `tensor` views it. Large ones begin with a line of the cache, because vectors
+/// A new C-contiguous array for a result. Large ones begin with a line of the cache, because vectors
 /// that span two take twice as long to store: NumPy aligns to 16 bytes, with which gradients of 512x512 weights of 6
 /// taps took 1.13 times as long (Zen 5).
-inline py::array new_array(DType type, Shape shape, std::initializer_list<const py::array*> inputs, Tensor& tensor,
-                           std::optional<DType> codes) {
+inline py::array new_array(py::dtype dtype, const Shape& shape) {
   constexpr py::ssize_t kLine = 64, kLarge = 64 << 10;  // bytes
-  py::dtype dtype = numpy_dtype(type, inputs, codes);
-  const auto size = static_cast<py::ssize_t>(size_of(type));
+  const py::ssize_t size = dtype.itemsize();
   py::ssize_t count = 1;
   for (const auto extent : shape) count *= extent;
-  py::array array = [&] {
-    if (count * size < kLarge) {  // as py::array does, without its copies of the shape
-      const auto& numpy = py::detail::npy_api::get();
-      auto made = py::reinterpret_steal<py::array>(
-          numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, dtype.release().ptr(), static_cast<int>(shape.size()),
-                                      shape.data(), nullptr, nullptr, 0, nullptr));
-      if (!made) throw py::error_already_set();
-      return made;
-    }
-    const py::array memory(dtype, count + kLine / size - 1);
-    const auto skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % kLine;
-    return py::array(dtype, shape, {}, static_cast<const std::byte*>(memory.data()) + skip, memory);
-  }();
+  if (count * size < kLarge) {  // as py::array does, without its copies of the shape
+    const auto& numpy = py::detail::npy_api::get();
+    auto made = py::reinterpret_steal<py::array>(
+        numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, dtype.release().ptr(), static_cast<int>(shape.size()),
+                                    shape.data(), nullptr, nullptr, 0, nullptr));
+    if (!made) throw py::error_already_set();
+    return made;
+  }
+  const py::array memory(dtype, count + kLine / size - 1);
+  const auto skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % kLine;
+  return py::array(dtype, shape, {}, static_cast<const std::byte*>(memory.data()) + skip, memory);
+}
+
+/// The same for a type that one of the inputs has; `tensor` views it.
+inline py::array new_array(DType type, Shape shape, std::initializer_list<const py::array*> inputs, Tensor& tensor,
+                           const Codes& codes) {
+  py::array array = new_array(numpy_dtype(type, inputs, codes), shape);
   tensor = {array.mutable_data(), type, std::move(shape), {}};
   return array;
 }

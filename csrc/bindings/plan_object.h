@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "bindings/backward.h"
 
@@ -17,10 +18,13 @@ namespace convbwd {
 // allocated. Others of the same shapes and dtypes have plans of their own.
 class BackwardPlan {
  public:
-  explicit BackwardPlan(const Backward& call)
-      : request_(call.request),
+  // `function` begins every message.
+  BackwardPlan(const Backward& call, py::str function)
+      : function_(std::move(function)),
+        request_(call.request),
         codes_(call.codes),
-        plan_(Plan::make(call.request)),
+        threads_(get_num_threads()),
+        plan_(Plan::make(call.request, threads_)),
         operands_{Layout(call.grad_output), Layout(call.input), Layout(call.weight)},
         packed_(call.request.grad_output->packing || call.request.input.packing || call.request.weight.packing) {
     for (std::size_t i = 0; i < 3; ++i) {
@@ -76,16 +80,27 @@ class BackwardPlan {
     const std::array<py::handle, 3> operands{grad_output, input, weight};
     for (std::size_t i = 0; i < 3; ++i)
       if (packed_ || !operands_[i].fits(operands[i], false)) return run_others(operands, out, workspace);
-    if (!PyTuple_CheckExact(out.ptr()) || PyTuple_GET_SIZE(out.ptr()) != 3) return run_others(operands, out, workspace);
+    const bool none_given = out.is_none();
+    if (!none_given && !is_sequence(out)) return run_others(operands, out, workspace);
+    const py::tuple given = none_given ? py::make_tuple(out, out, out) : items_of(out);
+    if (given.size() != 3) return run_others(operands, out, workspace);
     std::array<const void*, 3> from{};
     std::array<void*, 3> to{};
+    std::array<py::object, 3> results;
+    bool made = false;  // some of them here
     for (std::size_t i = 0; i < 3; ++i) {
-      const py::handle result = PyTuple_GET_ITEM(out.ptr(), static_cast<py::ssize_t>(i));
+      results[i] = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(given.ptr(), static_cast<py::ssize_t>(i)));
       from[i] = data_of(operands[i]);
-      if (request_.output_mask[i] ? !results_[i].fits(result, true) : !result.is_none())
-        return run_others(operands, out, workspace);
-      if (!request_.output_mask[i]) continue;
-      to[i] = data_of(result);
+      if (!request_.output_mask[i]) {
+        if (!results[i].is_none()) return run_others(operands, out, workspace);
+        continue;
+      }
+      if (results[i].is_none() && !request_.accumulate) {
+        results[i] = new_array(results_[i].dtype(), shapes_[i]);
+        made = true;
+      }
+      if (!results_[i].fits(results[i], true)) return run_others(operands, out, workspace);
+      to[i] = data_of(results[i]);
       const Extent written = results_[i].extent(to[i]);
       for (std::size_t j = 0; j < 3; ++j)
         if (written.meets(operands_[j].extent(data_of(operands[j]))) ||
@@ -101,7 +116,8 @@ class BackwardPlan {
       const py::gil_scoped_release release;
       plan_.backward(from, to, scratch);
     }
-    return py::reinterpret_borrow<py::object>(out);
+    if (PyTuple_CheckExact(out.ptr()) && !made) return py::reinterpret_borrow<py::object>(out);
+    return py::make_tuple(results[0], results[1], results[2]);
   }
 
  private:
@@ -119,8 +135,7 @@ class BackwardPlan {
     return memory.subspan(skip, bytes);
   }
   py::object run_others(const std::array<py::handle, 3>& operands, py::handle out, py::handle workspace) const {
-    Backward call(request_, codes_ ? py::object(py::str(name_of(*codes_))) : py::none(), operands[0], operands[1],
-                  operands[2]);
+    Backward call(request_, codes_, operands[0], operands[1], operands[2]);
     images_channels_first(call.request);
     const auto as_planned = [&](const char* name, const Tensor& given, const Tensor& planned) {
       if (given.dtype == planned.dtype && given.shape == planned.shape) return;
@@ -135,11 +150,13 @@ class BackwardPlan {
     as_planned("grad_output", *call.request.grad_output, *request_.grad_output);
     as_planned("input", call.request.input, request_.input);
     as_planned("weight", call.request.weight, request_.weight);
-    return call.run(out, [&](std::size_t bytes) { return aligned(workspace, bytes); });
+    return call.run(out, threads_, [&](std::size_t bytes) { return aligned(workspace, bytes); });
   }
 
+  py::str function_;  // keeps the text that the request points to
   Request request_;
-  std::optional<DType> codes_;
+  Codes codes_;
+  int threads_;
   Plan plan_;
   std::array<Layout, 3> operands_, results_;
   std::array<Shape, 3> shapes_;

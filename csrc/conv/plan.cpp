@@ -150,9 +150,11 @@ struct Plan::Impl {
   std::array<Output, 3> outputs;
 };
 
-Plan Plan::make(const Request& r) {
+Plan Plan::make(const Request& r, int threads) {
   static auto& cache = *new PlanCache<Impl>(kCachedPlans);  // outlives threads that run on at exit
-  const int threads = get_num_threads();
+  if (threads < 1)
+    throw Error(ErrorKind::value,
+                std::string(r.function) + ": threads must be at least 1, got " + std::to_string(threads));
   const PlanKey key(r, threads, static_cast<int>(active_isa()));
   if (!key.whole()) return Plan(Impl::make(r, threads));
   if (auto known = cache.find(key)) return Plan(std::move(known));

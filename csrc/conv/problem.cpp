@@ -442,11 +442,11 @@ Checked check(const Request& r) {
     check_bytes(r, kNames[i], result.results[i].shape, result.results[i].dtype);
     if (!r.output_mask[i]) continue;
     const Result& to = result.results[i];
-    check_strides(r, kNames[i], i == 0, to.shape, r.result_strides[i]);
+    check_strides(r, r.result_names[i], i == 0, to.shape, r.result_strides[i]);
     if (r.result_packings[i] && (i == 2 || (i == 1 && r.per_sample)))
-      fail(r, kNames[i], " must have no format", i == 1 ? " where per_sample is True" : "", ", got ",
+      fail(r, r.result_names[i], " must have no format", i == 1 ? " where per_sample is True" : "", ", got ",
            name_of(r.result_packings[i]->format));
-    check_packing(r, kNames[i], to.shape, to.dtype, r.result_packings[i], r.result_strides[i],
+    check_packing(r, r.result_names[i], to.shape, to.dtype, r.result_packings[i], r.result_strides[i],
                   i == 1 ? std::optional(r.groups) : std::nullopt);
   }
   return result;

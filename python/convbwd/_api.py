@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, TypeAlias
 from numpy.typing import ArrayLike, NDArray
 
 from convbwd import _core
-from convbwd._interop import as_kind
+from convbwd._interop import converter
 from convbwd._layouts import Packed
 
 IntOrInts: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
@@ -210,6 +210,7 @@ def convolution_backward(
     >>> db
     array([3.])
     """
+    convert = converter("convolution_backward", like)
     results = _core.convolution_backward(
         grad_output,
         input,
@@ -235,8 +236,7 @@ def convolution_backward(
     if like is None:
         return results
     dx, dw, db = (
-        r if out is not None and o is r else as_kind(r, like)
-        for r, o in zip(results, out or (None, None, None), strict=True)
+        r if r is o else convert(r) for r, o in zip(results, (None,) * 3 if out is None else out, strict=True)
     )
     return dx, dw, db
 
@@ -306,6 +306,7 @@ def convolution(
     >>> convbwd.convolution(x, w, np.array([0.5]), padding="same").shape
     (1, 1, 8)
     """
+    convert = converter("convolution", like)
     output = _core.convolution(
         input,
         weight,
@@ -323,7 +324,8 @@ def convolution(
         soc,
         dtype,
     )
-    return output if like is None else as_kind(output, like)
+    converted: NDArray[Any] = convert(output)
+    return converted
 
 
 def set_num_threads(n: SupportsIndex) -> None:

@@ -37,6 +37,7 @@ class Plan:
         dtype: str | None = None,
         accumulate: bool = False,
         per_sample: bool = False,
+        function: str = "plan",
     ) -> None: ...
     @property
     def workspace_size(self) -> int: ...
@@ -79,7 +80,10 @@ def convolution_backward(
     per_sample: bool = False,
     sums: Sequence[SupportsIndex] | None = None,
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
-def as_array(argument: Any) -> NDArray[Any]: ...
+def decode(array: ArrayLike, format: str | None = None) -> NDArray[Any]: ...
+def as_array(
+    argument: Any, function: str = "as_array", name: str = "argument", dtype: str | None = None
+) -> NDArray[Any]: ...
 def output(
     input: ArrayLike,
     weight: ArrayLike,
@@ -90,7 +94,10 @@ def output(
     output_padding: SupportsIndex | Sequence[SupportsIndex] = 0,
     groups: SupportsIndex = 1,
     data_format: str | None = None,
-    function: str = "convolution",
+    algorithm: str = "auto",
+    precision: str = "default",
+    cube_math_type: SupportsIndex = 0,
+    soc: str = "a2",
 ) -> tuple[tuple[int, ...], np.dtype[Any]]: ...
 def stand_in(dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]: ...
 def convolution(
@@ -111,7 +118,9 @@ def convolution(
     dtype: str | None = None,
 ) -> NDArray[Any]: ...
 def cast(array: ArrayLike, format: str, source: str | None = None, saturate: bool = False) -> NDArray[Any]: ...
-def packed_shape(format: str, shape: Sequence[int], groups: int, c0: int) -> tuple[int, ...]: ...
+def packed_shape(
+    format: str, shape: Sequence[SupportsIndex], groups: SupportsIndex, c0: SupportsIndex
+) -> tuple[int, ...]: ...
 def convert_format(
     target: NDArray[Any],
     target_format: str,

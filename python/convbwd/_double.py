@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from convbwd import _core
+from convbwd import _core, formats
 from convbwd._api import Gradients, IntOrInts, Padding, convolution, convolution_backward
-from convbwd._interop import as_kind
+from convbwd._interop import converter
+from convbwd._layouts import Packed
 
 _NAME = "convolution_double_backward"
 
@@ -92,7 +94,8 @@ def convolution_double_backward(
     >>> ddy, dx, dw
     (array([[[6., 6.]]]), None, array([[[4., 4., 4.]]]))
     """
-    geometry: dict[str, Any] = {
+    convert = converter(_NAME, like)
+    parameters: dict[str, Any] = {
         "stride": stride,
         "padding": padding,
         "dilation": dilation,
@@ -106,40 +109,73 @@ def convolution_double_backward(
         "soc": soc,
         "dtype": dtype,
     }
-    if len(output_mask) != 3:
-        raise ValueError(f"{_NAME}: output_mask must be a sequence of 3 bools, got {output_mask!r}")
+
+    def read(name: str, array: Any) -> Any:
+        return array if isinstance(array, Packed) else _core.as_array(array, _NAME, name, dtype)
+
+    dy, w, x = read("grad_output", grad_output), read("weight", weight), read("input", input)
+    # What these three and the parameters have in common with those of `convolution_backward` is checked as there.
+    _core.Plan(dy, x, w, output_mask=output_mask, function=_NAME, **parameters)
     of_output, of_input, of_weight = output_mask
-    nothing = np.zeros((), np.float32)
-    image, kernel = (np.broadcast_to(nothing, np.shape(array)) for array in (input, weight))
-    places = ("stride", "padding", "dilation", "transposed", "output_padding", "groups", "data_format")
-    shape, _ = _core.output(image, kernel, **{name: geometry[name] for name in places}, function=_NAME)
     last = data_format is not None and data_format.endswith("C")
+    axis = -1 if last else 1 - len(w.shape)  # of the channels
+
+    def image_shape(array: Any) -> tuple[int, ...]:
+        """Return the shape in the order of `data_format`, in which that of what is packed never is."""
+        shape = list(array.shape)
+        if last and isinstance(array, Packed):
+            shape.append(shape.pop(1 - len(w.shape)))
+        return tuple(shape)
+
+    channels = w.shape[1] * operator.index(groups) if transposed else w.shape[0]
+    gradients = []
     for name, array, of, expected in (
-        ("grad_grad_input", grad_grad_input, "input", image.shape),
-        ("grad_grad_weight", grad_grad_weight, "weight", kernel.shape),
-        ("grad_grad_bias", grad_grad_bias, "bias", (shape[-1 if last else 1 - kernel.ndim],)),
-        ("grad_output", grad_output, "output", shape),
+        ("grad_grad_input", grad_grad_input, "input", image_shape(x)),
+        ("grad_grad_weight", grad_grad_weight, "weight", tuple(w.shape)),
+        ("grad_grad_bias", grad_grad_bias, "bias", (channels,)),
     ):
-        got = expected if array is None else tuple(np.shape(array))
-        if got != expected and 0 not in got:  # without input channels, `convolution_backward` takes less of grad_output
+        gradient = None if array is None else read(name, array)
+        gradients.append(gradient)
+        if gradient is None:
+            continue
+        got = image_shape(gradient) if of == "input" else tuple(gradient.shape)
+        if got != expected:
             raise ValueError(f"{_NAME}: {name}.shape must be that of the {of} = {expected}, got {got}")
+        if of != "bias":
+            operands = {"grad_output": dy, "input": x, "weight": w, of: gradient}
+            _core.Plan(**operands, output_mask=(False,) * 3, function=f"{_NAME}: {name} as {of}", **parameters)
+        elif gradient.dtype.itemsize == 1:
+            raise TypeError(f"{_NAME}: {name}.dtype must have at least 16 bits, got {gradient.dtype}")
+    ddx, ddw, ddb = gradients
+
+    def values(array: NDArray[Any]) -> NDArray[Any]:
+        """Return what codes stand for, and other arrays as they are."""
+        return formats.decode(array, dtype) if array.dtype.kind == "u" else array
+
+    def rounded(array: NDArray[Any], to: np.dtype[Any]) -> NDArray[Any]:
+        """Round values to a dtype, that of codes to such."""
+        return formats.cast(array, str(dtype)).view(to) if to.kind == "u" else array.astype(to, copy=False)
+
     ddy: NDArray[Any] | None = None
-    if of_output and grad_grad_input is not None:
-        ddy = convolution(grad_grad_input, weight, grad_grad_bias, **geometry)
-    if of_output and grad_grad_weight is not None:
-        other = convolution(input, grad_grad_weight, grad_grad_bias if ddy is None else None, **geometry)
-        ddy = other if ddy is None else np.add(ddy, other, out=ddy if ddy.dtype == other.dtype else None)
-    if of_output and ddy is None and grad_grad_bias is not None:
-        dy, bias = _core.as_array(grad_output), _core.as_array(grad_grad_bias)
-        channels = bias if last else bias.reshape(-1, *[1] * (kernel.ndim - 2))
-        ddy = np.broadcast_to(channels, dy.shape).astype(dy.dtype)
+    if of_output and ddx is not None:
+        ddy = convolution(ddx, w, ddb, **parameters)
+    if of_output and ddw is not None:
+        other = convolution(x, ddw, ddb if ddy is None else None, **parameters)
+        if ddy is None:
+            ddy = other
+        else:
+            total = np.add(values(ddy), values(other))
+            ddy = rounded(total, ddy.dtype if ddy.dtype == other.dtype else total.dtype)
+    if of_output and ddy is None and ddb is not None:
+        shape = list(image_shape(dy))
+        shape[axis] = channels
+        bias = values(ddb).reshape(-1, *[1] * (-1 - axis))
+        ddy = rounded(np.broadcast_to(bias, shape), dy.dtype)
+    if ddy is not None:  # without channels of the input, `convolution_backward` takes a grad_output without any
+        ddy = ddy[tuple(map(slice, image_shape(dy)))]
     dx, dw = None, None
-    if of_input and grad_grad_weight is not None:
-        dx = convolution_backward(
-            grad_output, input, grad_grad_weight, None, output_mask=(True, False, False), **geometry
-        )[0]
-    if of_weight and grad_grad_input is not None:
-        dw = convolution_backward(
-            grad_output, grad_grad_input, weight, None, output_mask=(False, True, False), **geometry
-        )[1]
-    return as_kind(ddy, like), as_kind(dx, like), as_kind(dw, like)
+    if of_input and ddw is not None:
+        dx = convolution_backward(dy, x, ddw, output_mask=(True, False, False), **parameters)[0]
+    if of_weight and ddx is not None:
+        dw = convolution_backward(dy, ddx, w, output_mask=(False, True, False), **parameters)[1]
+    return convert(ddy), convert(dx), convert(dw)

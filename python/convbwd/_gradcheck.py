@@ -26,9 +26,11 @@ class Element:
 
     @property
     def excess(self) -> float:
-        """Error over tolerance: more than 1 is a failure. Not finite values are infinitely wrong."""
+        """Error over tolerance: more than 1 is a failure. Not finite values, and any error of none, are infinite."""
         error = abs(self.analytic - self.numeric)
-        return error / self.tolerance if np.isfinite(error) else float("inf")
+        if error == 0:
+            return 0.0
+        return error / self.tolerance if np.isfinite(error) and self.tolerance > 0 else float("inf")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-def as_kind(result: NDArray[Any] | None, like: object) -> Any:
-    """
-    Return a result as an array of the library that another array comes from; None stays None.
+def _to_torch(result: NDArray[Any]) -> Any:
+    torch: Any = sys.modules["torch"]
+    if result.dtype.name == "bfloat16":  # which NumPy and PyTorch do not exchange
+        return torch.from_numpy(result.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(result)
 
-    PyTorch's tensors are views of the result. Raises a TypeError if `like` is of no known library.
+
+def converter(function: str, like: object) -> Callable[[Any], Any]:
     """
-    if result is None or like is None or isinstance(like, np.ndarray):
-        return result
+    Return what makes results arrays of the library that another array comes from; it leaves None as it is.
+
+    PyTorch's tensors are views of the result. Raises a TypeError that names the function if `like` is of no known
+    library.
+    """
+    if like is None or isinstance(like, np.ndarray):
+        return lambda result: result
     libraries = {base.__module__.partition(".")[0] for base in type(like).__mro__}
+    convert: Callable[[Any], Any]
     if "torch" in libraries:
-        torch: Any = sys.modules["torch"]
-        if result.dtype.name == "bfloat16":  # which NumPy and PyTorch do not exchange
-            return torch.from_numpy(result.view(np.uint16)).view(torch.bfloat16)
-        return torch.from_numpy(result)
-    if libraries & {"jax", "jaxlib"}:
-        return sys.modules["jax"].numpy.asarray(result)
-    if hasattr(like, "__array_namespace__"):
-        return like.__array_namespace__().asarray(result)
-    raise TypeError(
-        f"like must be an array of NumPy, PyTorch, JAX or the array API standard, got {type(like).__name__}"
-    )
+        convert = _to_torch
+    elif libraries & {"jax", "jaxlib"}:
+        convert = sys.modules["jax"].numpy.asarray
+    elif hasattr(like, "__array_namespace__"):
+        convert = like.__array_namespace__().asarray
+    else:
+        raise TypeError(
+            f"{function}: like must be an array of NumPy, PyTorch, JAX or the array API standard, "
+            f"got {type(like).__name__}"
+        )
+    return lambda result: None if result is None else convert(result)
+
+
+def add_bias(space: Any, output: Any, bias: Any, rank: int, data_format: str | None) -> Any:
+    """Add a bias to the output of a convolution whose weight has a rank, by the functions of a module like NumPy."""
+    axis = -1 if str(data_format).endswith("C") else 1 - rank
+    expected, got = (output.shape[axis],), space.shape(bias)
+    if got != expected:
+        raise ValueError(f"convolution: bias.shape must be (C_out,) = {expected}, got {got}")
+    return output + space.reshape(bias, (-1, *[1] * (-1 - axis)))

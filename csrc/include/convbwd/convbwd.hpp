@@ -57,6 +57,8 @@ struct Request {
   std::int64_t groups = 1;
   std::array<bool, 3> output_mask{true, true, true};
   bool channels_last = false;  ///< messages print image shapes as (N, *spatial, C); tensors stay channels-first
+  /// What messages about the places of results call them.
+  std::array<const char*, 3> result_names{"grad_input", "grad_weight", "grad_bias"};
   std::array<Shape, 3> result_strides;  ///< where results will be written; empty: dense, in (N, *spatial, C) order
                                         ///< where channels_last says so
   std::array<std::optional<Packing>, 3> result_packings;  ///< or in such a format; its lanes without elements become 0
@@ -87,11 +89,16 @@ struct PassInfo {
   Sums sums{};                        ///< of grad_input or output
 };
 
+/// Threads of the library's own pool. Default: CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of this
+/// process.
+CONVBWD_API void set_num_threads(int threads);  ///< throws Error(value) unless threads >= 1
+CONVBWD_API int get_num_threads();
+
 /// How one call will be carried out: immutable, made without touching tensor memory, safe to execute from many threads
 /// at once. `make` raises every user error (class Error).
 class CONVBWD_API Plan {
  public:
-  static Plan make(const Request& request);
+  static Plan make(const Request& request, int threads = get_num_threads());  ///< throws unless threads >= 1
 
   /// grad_input, grad_weight, grad_bias of a convolution_backward; {output} of a convolution. Where the request names
   /// no dtype, the wider one of the two operands; grad_bias has that of grad_output. Of 8-bit operands grad_weight and
@@ -128,11 +135,6 @@ class CONVBWD_API Plan {
 /// becomes that, NaN becomes 0. Throws Error(value) where it is asked for another type.
 CONVBWD_API void convert(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
                          bool saturate = false);
-
-/// Threads of the library's own pool. Default: CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of this
-/// process.
-CONVBWD_API void set_num_threads(int threads);  ///< throws Error(value) unless threads >= 1
-CONVBWD_API int get_num_threads();
 
 /// Facts about this build: one (name, value) pair each.
 CONVBWD_API std::vector<std::pair<std::string, std::string>> build_info();
