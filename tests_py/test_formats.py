@@ -80,6 +80,10 @@ def test_float64_is_rounded_once(name: str, mantissa_bits: int, rng: np.random.G
         codes = formats.cast(values, name)
         got = formats.decode(codes, name if codes.dtype == np.uint8 else None).astype(np.float64)
         np.testing.assert_array_equal(got, rounded(values, name))
+        if name.startswith("hf32"):
+            away = formats.cast(values, name, rounding="away")
+            up = np.nextafter(values, np.inf) if hair == 0 else values  # of positive numbers half-way, that decides
+            np.testing.assert_array_equal(away, rounded(up, name))
         assert (hair == 0) or ((got > values) == (hair > 0)).all()
 
 
@@ -166,7 +170,10 @@ def test_shapes_layouts_and_kinds_of_arrays() -> None:
         got = formats.cast(array, "hf32")
         assert got.dtype == np.float32
         np.testing.assert_array_equal(got, array)
-    assert formats.decode(values).dtype == np.float64
+    for float64 in (values, values.tolist(), memoryview(values), 3 + 2.0**-40):
+        got = formats.decode(float64)
+        assert got.dtype == np.float64
+        np.testing.assert_array_equal(got, float64)
     codes = formats.cast(formats.cast(values, "bfloat16").view(np.uint16), "float32", source="bfloat16")
     np.testing.assert_array_equal(codes, values)
 
@@ -186,7 +193,7 @@ def test_a_package_that_is_not_installed_leaves_codes(monkeypatch: pytest.Monkey
         (([1.0], "float8"), ValueError, r"format must be 'float64', .*, got 'float8'"),
         (([1.0], 8), TypeError, r"format must be 'float64', .*, got int"),
         (([1], "hf32"), TypeError, r"array.dtype must be float64, .*, got int64"),
-        ((CODES, "hf32"), TypeError, r"array.dtype must .*, got uint8 \(codes in unsigned integers need"),
+        ((CODES, "hf32"), TypeError, r"array.dtype must .*, got uint8 \(codes in unsigned integers need source='hif"),
     ],
 )
 def test_what_cast_refuses(arguments: tuple[object, ...], kind: type[Exception], message: str) -> None:
@@ -207,3 +214,10 @@ def test_what_cast_refuses(arguments: tuple[object, ...], kind: type[Exception],
 def test_what_options_of_cast_refuse(wrong: dict[str, object], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=f"^cast: {message}"):
         formats.cast([1.0], "float32", **wrong)  # type: ignore[arg-type]
+
+
+def test_what_decode_refuses() -> None:
+    with pytest.raises(TypeError, match=r"^decode: array.dtype must .*, got uint8 \(codes .* need format='hifloat8'"):
+        formats.decode(CODES)
+    with pytest.raises(ValueError, match=r"^decode: format must be None, 'hifloat8', .*, got 'int8'"):
+        formats.decode(CODES, "int8")

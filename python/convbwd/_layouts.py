@@ -54,7 +54,7 @@ def shape_of(
     ValueError
         Unknown format, wrong rank, groups that do not divide N, ``c0`` below 1, a size of 2**63 or more.
     TypeError
-        Elements that do not have 1, 2, 4 or 8 bytes.
+        Elements that do not have 1, 2, 4 or 8 bytes; a format that is no string, a size that is no int.
 
     Examples
     --------
@@ -63,8 +63,8 @@ def shape_of(
     >>> shape_of((48, 4, 1, 3, 3), "FRACTAL_Z_3D", np.float16, groups=12)
     (27, 1, 16, 16)
     """
-    block = _BLOCK_BYTES // _itemsize(np.dtype(dtype)) if c0 is None else operator.index(c0)
-    return _core.packed_shape(format, [operator.index(size) for size in shape], operator.index(groups), block)
+    block = _BLOCK_BYTES // _itemsize(np.dtype(dtype)) if c0 is None else c0
+    return _core.packed_shape(format, shape, groups, block)
 
 
 def convert(

@@ -91,11 +91,16 @@ def cast(
     if rounding is not None and format not in ("hf32", "hf32_10"):
         raise ValueError(f"cast: rounding must be None unless format is 'hf32' or 'hf32_10', got {rounding!r}")
     if rounding == "away":
+        single = _core.cast(array, "float32", source, saturate)
+        exact = _core.cast(array, "float64", source, saturate)
+        bits = single.view(np.uint32)
+        with np.errstate(invalid="ignore"):  # of signalling NaN
+            # Rounded to odd, what float32 does not have stays on its side of what is half-way below.
+            odd = bits - (np.abs(single) > np.abs(exact)) | (single != exact)
         # Adding half of the last bit that is kept to the magnitude and dropping what is below rounds half away.
-        bits = _core.cast(array, "float32", source, saturate).view(np.uint32)
         half = np.uint32(1 << (11 if format == "hf32" else 12))
-        rounded = (bits + half) & ~(2 * half - np.uint32(1))
-        return np.where(bits & 0x7F800000 == 0x7F800000, bits, rounded).view(np.float32)
+        rounded = (odd + half) & ~(2 * half - np.uint32(1))
+        return np.where(np.isfinite(single), rounded, bits).view(np.float32)
     result = _core.cast(array, format, source, saturate)
     try:
         package = importlib.import_module(_PACKAGES[format])
@@ -138,5 +143,4 @@ def decode(array: ArrayLike, format: str | None = None) -> NDArray[Any]:
     >>> formats.decode(np.array([0x08, 0x6E, 0x6F, 0x80], np.uint8), "hifloat8")
     array([1.0000e+00, 3.2768e+04,        inf,        nan], dtype=float32)
     """
-    wide = getattr(array, "dtype", None) == np.float64
-    return _core.cast(array, "float64" if wide else "float32", format)
+    return _core.decode(array, format)
