@@ -99,23 +99,36 @@ def test_results_go_to_exported_memory(rng: np.random.Generator) -> None:
 
 
 def test_like_what_it_does_not_know() -> None:
-    x = np.ones((1, 1, 4))
-    with pytest.raises(
-        TypeError, match="like must be an array of NumPy, PyTorch, JAX or the array API standard, got str"
-    ):
-        convbwd.convolution(x, x[..., :3], like="torch")
+    x, w, dy = np.ones((1, 1, 4)), np.ones((1, 1, 3)), np.ones((1, 1, 2))
+    out = (np.full_like(x, 7), None, None)
+    rule = "like must be an array of NumPy, PyTorch, JAX or the array API standard, got str"
+    with pytest.raises(TypeError, match=f"^convolution: {rule}"):
+        convbwd.convolution(x, w, like="torch")
+    with pytest.raises(TypeError, match=f"^convolution_backward: {rule}"):
+        convbwd.convolution_backward(dy, x, w, out=out, like="torch")
+    assert (out[0] == 7).all()
+
+
+def test_like_with_out_in_an_array(rng: np.random.Generator) -> None:
+    arrays = operands(rng)
+    out = np.empty(3, object)
+    out[:] = [np.empty_like(arrays[1]), None, None]
+    got = convbwd.convolution_backward(*arrays, padding=1, out=out, like=Other())
+    assert got[0] is out[0] and got[1][0] == "wrapped"
+
+
+class Space:
+    @staticmethod
+    def asarray(array: np.ndarray) -> Any:
+        return ("wrapped", array)
+
+
+class Other:
+    def __array_namespace__(self) -> Any:
+        return Space
 
 
 def test_like_the_array_api() -> None:
-    class Space:
-        @staticmethod
-        def asarray(array: np.ndarray) -> Any:
-            return ("wrapped", array)
-
-    class Other:
-        def __array_namespace__(self) -> Any:
-            return Space
-
     x = np.ones((1, 1, 4))
     assert convbwd.convolution(x, x[..., :3], like=Other())[0] == "wrapped"
 
@@ -314,6 +327,41 @@ def test_jax_refuses_other_options(name: str) -> None:
     pytest.importorskip("jax")
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         convbwd.jax.convolution(np.ones((1, 1, 4)), np.ones((1, 1, 3)), **{name: 2})
+
+
+@pytest.mark.parametrize("data_format", ["NCL", "NLC"])
+@pytest.mark.parametrize("name", ["autograd", "jax"])
+def test_a_bias_of_another_shape_is_refused(name: str, data_format: str) -> None:
+    pytest.importorskip(name)
+    x, w = np.ones((1, 4, 4), np.float32), np.ones((2, 4, 3), np.float32)
+    convolution = getattr(convbwd, name).convolution
+    assert convolution(x, w, np.ones(2, np.float32), padding=1, data_format=data_format).size == 8
+    for shape in ((1,), (2, 2), (), (1, 2, 1), (4,)):
+        with pytest.raises(ValueError, match=r"^convolution: bias.shape must be \(C_out,\) = \(2,\), got \("):
+            convolution(x, w, np.ones(shape, np.float32), padding=1, data_format=data_format)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"algorithm": "foo"}, ValueError, "algorithm must be 'auto'"),
+        ({"precision": 3}, TypeError, "precision must be 'default'"),
+        ({"cube_math_type": 7}, ValueError, "cube_math_type must be 0, 1, 2 or 3"),
+        ({"stride": 0}, ValueError, "stride must be at least 1"),
+    ],
+)
+def test_jax_refuses_what_options_must_not_be(options: Any, kind: type[Exception], message: str) -> None:
+    jax = pytest.importorskip("jax")
+    for function in (convbwd.jax.convolution, jax.jit(lambda x, w: convbwd.jax.convolution(x, w, **options))):
+        arguments = options if function is convbwd.jax.convolution else {}
+        with pytest.raises(kind, match=f"^convolution: {message}"):
+            function(np.ones((1, 1, 4)), np.ones((1, 1, 3)), **arguments)
+
+
+@pytest.mark.parametrize("stride", [np.int64(2), np.array(2), np.array([2]), [np.array(2)]])
+def test_jax_takes_numbers_of_every_kind(stride: Any) -> None:
+    pytest.importorskip("jax")
+    assert convbwd.jax.convolution(np.ones((1, 1, 5)), np.ones((1, 1, 3)), stride=stride).shape == (1, 1, 2)
 
 
 def test_like_a_tensor_of_a_class_of_ones_own() -> None:

@@ -16,6 +16,7 @@ import autograd.numpy as np
 from autograd.extend import defvjp, primitive
 
 from convbwd import _api
+from convbwd._interop import add_bias
 
 # Three bilinear functions, whose gradients are each other: the output from input and weight, the input's gradient from
 # that of the output and the weight, the weight's from that of the output and the input. What they return the shape of
@@ -74,9 +75,11 @@ def convolution(input: Any, weight: Any, bias: Any = None, **options: Any) -> An
     -------
     array
         The output.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `convbwd.convolution`.
     """
     y = _output(input, weight, options)
-    if bias is None:
-        return y
-    last = str(options.get("data_format")).endswith("C")
-    return y + (bias if last else np.reshape(bias, (-1, *[1] * (np.ndim(weight) - 2))))
+    return y if bias is None else add_bias(np, y, bias, np.ndim(weight), options.get("data_format"))

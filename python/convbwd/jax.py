@@ -22,12 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convbwd import _api, _core
+from convbwd._interop import add_bias
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
 
 
-_GEOMETRY = ("stride", "padding", "dilation", "transposed", "output_padding", "groups", "data_format")
-_WAY = ("algorithm", "precision", "cube_math_type", "soc")
+_OPTIONS = (
+    *("stride", "padding", "dilation", "transposed", "output_padding", "groups", "data_format"),
+    *("algorithm", "precision", "cube_math_type", "soc"),
+)
 
 
 def _empty(kind: Any) -> NDArray[Any]:
@@ -53,8 +56,7 @@ def _call(function: Any, result: jax.ShapeDtypeStruct, *arrays: jax.Array) -> ja
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _output(x: jax.Array, w: jax.Array, options: Options) -> jax.Array:
-    geometry = {name: value for name, value in options if name in _GEOMETRY}
-    shape, dtype = _core.output(_empty(x), _empty(w), **geometry)
+    shape, dtype = _core.output(_empty(x), _empty(w), **dict(options))
     return _call(lambda *a: _api.convolution(*a, **dict(options)), jax.ShapeDtypeStruct(shape, dtype), x, w)
 
 
@@ -102,7 +104,9 @@ _weight_gradient.defvjp(
 
 
 def _frozen(value: Any) -> Any:
-    """Return an option as JAX can compare it: sequences as tuples."""
+    """Return an option as JAX can compare it: arrays of one number as that, sequences as tuples."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         return value
     return tuple(_frozen(item) for item in value)
@@ -130,10 +134,7 @@ def convolution(input: jax.Array, weight: jax.Array, bias: jax.Array | None = No
         As `convbwd.convolution`.
     """
     for name in options:
-        if name not in (*_GEOMETRY, *_WAY):
+        if name not in _OPTIONS:
             raise TypeError(f"convbwd.jax.convolution() got an unexpected keyword argument {name!r}")
     y = _output(input, weight, tuple((name, _frozen(value)) for name, value in sorted(options.items())))
-    if bias is None:
-        return y
-    last = str(options.get("data_format")).endswith("C")
-    return y + (bias if last else jnp.reshape(bias, (-1, *[1] * (weight.ndim - 2))))
+    return y if bias is None else add_bias(jnp, y, bias, weight.ndim, options.get("data_format"))
