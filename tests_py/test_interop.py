@@ -1,6 +1,8 @@
 """Arrays of other libraries: in without a copy, out as they came, and the modules for each library."""
 
 import doctest
+import itertools
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -227,6 +229,63 @@ def test_pytorch_keeps_what_this_library_does_not_compute() -> None:
     assert dx.dtype == torch.complex64
     with pytest.raises(RuntimeError, match="not enabled"):
         convbwd.torch.disable()
+
+
+def test_pytorch_keeps_what_is_empty() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("PyTorch's other kernels refuse outputs without pixels")
+    w = torch.ones(2, 3, 2, requires_grad=True)
+    for shape, options in (((2, 2, 1), {"padding": 1}), ((0, 2, 4), {})):  # no pixels, no images
+        x = torch.ones(shape, requires_grad=True)
+        with convbwd.torch.enable():
+            y = torch.nn.functional.conv_transpose1d(x, w, **options)
+            dx, dw = torch.autograd.grad(y.sum(), (x, w))
+        assert y.numel() == 0 and dx.shape == x.shape and not dx.any() and dw.shape == w.shape and not dw.any()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_pytorch_gradients_have_its_strides(dims: int, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    last = [None, torch.channels_last, torch.channels_last_3d][dims - 1]
+    formats = (torch.contiguous_format, last or torch.contiguous_format)
+
+    def tensor(memory_format: Any, *shape: int) -> Any:
+        one = torch.randn(shape).to(getattr(torch, dtype))
+        return one.contiguous(memory_format=memory_format)
+
+    for of_input, of_weight, of_output in itertools.product(formats, repeat=3):
+        x, w = tensor(of_input, 2, 4, *(6,) * dims), tensor(of_weight, 6, 2, *(3,) * dims)
+        dy = tensor(of_output, 2, 6, *(4,) * dims)
+        call = (dy, x, w, [6], [1], [0], [1], False, [0], 2)
+        for mask in ((True, True, True), (False, True, False)):
+            theirs = torch.ops.aten.convolution_backward(*call, mask)
+            with convbwd.torch.enable():
+                ours = torch.ops.aten.convolution_backward(*call, mask)
+            for a, b in zip(ours, theirs, strict=True):
+                assert (a is None) == (b is None)
+                if a is not None:
+                    assert a.stride() == b.stride()
+                    torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of what PyTorch calls itself
+def test_compiled_pytorch_trains_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    if not shutil.which("g++"):
+        pytest.skip("PyTorch compiles with g++")
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 3, stride=2))
+    compiled = torch.compile(model)
+    images = torch.randn(2, 3, 9, 9)
+    calls = []
+    original = convbwd.torch.convolution_backward
+    monkeypatch.setattr(convbwd.torch, "convolution_backward", lambda *a, **o: calls.append(1) or original(*a, **o))
+    with convbwd.torch.enable():
+        got = torch.autograd.grad(compiled(images).square().sum(), list(model.parameters()))
+    assert len(calls) == 2
+    for a, b in zip(got, torch.autograd.grad(model(images).square().sum(), list(model.parameters())), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_jax_arrays(rng: np.random.Generator) -> None:

@@ -25,15 +25,34 @@ _library: torch.library.Library | None = None  # what is registered
 _depth = 0  # how many have enabled it
 
 
+def _new_gradients(input: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, geometry: Any) -> list[torch.Tensor]:
+    """Return tensors for both gradients with the strides that PyTorch's own kernel gives them: compilers rely on it."""
+    backend = torch._C._select_conv_backend(input, weight, None, *geometry, bias_sizes)
+    one_row = weight.ndim == 3  # PyTorch computes 1-D convolutions as 2-D ones
+    if one_row:
+        input, weight = input.contiguous().unsqueeze(2), weight.unsqueeze(2)
+    memory_format = torch._C._conv_determine_backend_memory_format(input, weight, backend)
+    new = (torch.empty_like(t, memory_format=memory_format) for t in (input, weight))
+    return [t.squeeze(2) if one_row else t for t in new]
+
+
 def _convolution_backward(
-    grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, *parameters: Any
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias_sizes: Any,
+    *geometry_and_mask: Any,
 ) -> Any:
     """Compute what PyTorch asks for, or hand it to PyTorch's own kernel where this library has no answer."""
     tensors = (grad_output, input, weight)
-    ours = all(t.dtype == input.dtype and t.layout == torch.strided for t in tensors)
+    parameters = (bias_sizes, *geometry_and_mask)
+    ours = all(t.dtype == input.dtype and t.layout == torch.strided and t.numel() > 0 for t in tensors)
     if not ours or input.dtype not in _DTYPES or any(t.is_conj() or t.is_neg() for t in tensors):
         return _OPERATOR.redispatch(_NATIVE, *tensors, *parameters)
-    return convolution_backward(*(t.detach() for t in tensors), *parameters, like=input)
+    *geometry, mask = geometry_and_mask
+    new = _new_gradients(input.detach(), weight.detach(), bias_sizes, geometry)
+    out = [t if wanted else None for t, wanted in zip((*new, None), mask, strict=True)]
+    return convolution_backward(*(t.detach() for t in tensors), *parameters, out=out, like=input)
 
 
 class _Enabled:
@@ -52,8 +71,9 @@ def enable() -> _Enabled:
     """
     Let PyTorch compute the gradients of its convolutions on the CPU with convbwd, in the whole process.
 
-    Dtypes other than float64, float32, float16 and bfloat16 stay with PyTorch. May be called more than once; each call
-    is ended by one of `disable`, or by the end of the block where it is used as a context manager.
+    Dtypes other than float64, float32, float16 and bfloat16, and empty tensors, stay with PyTorch. Gradients have the
+    memory format that PyTorch gives them, so that compiled models work too. May be called more than once; each call is
+    ended by one of `disable`, or by the end of the block where it is used as a context manager.
 
     Returns
     -------
