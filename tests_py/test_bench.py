@@ -16,6 +16,7 @@ import pytest
 import convbwd
 from convbwd import _im2col, _reference
 from convbwd._bench import sides, verify
+from convbwd._bench.command import bench_main
 from convbwd._bench.machine import Roofline, Work, _peak_work
 from convbwd._bench.problem import GATE_SHAPES, Case, load_cases, parse_problem
 from convbwd._bench.report import line, make_row, summaries
@@ -335,6 +336,40 @@ def test_bench_refuses(arguments, message):
     done = run("bench", *arguments)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+SHAPE = {
+    "n": 1, "groups": 1, "in_channels": 2, "out_channels": 2, "input": [8, 8], "kernel": [3, 3], "stride": [1, 1],
+    "padding": [0, 0], "dilation": [1, 1], "output_padding": [], "transposed": False, "family": "", "source": "",
+    "name": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[", "must hold JSON: Expecting value"),
+        ({"a": 1}, "must hold a list of shapes, got {'a': 1}"),
+        ([5], "shape 0: it must be an object, got 5"),
+        ([{"n": 1}], "shape 0: it must have groups, in_channels, out_channels, input, "),
+        ([SHAPE, {**SHAPE, "input": 5}], "shape 1: input must be a list of int, got 5"),
+        ([{**SHAPE, "stride": [1, 1.5]}], "shape 0: stride must be a list of int, got [1, 1.5]"),
+        ([{**SHAPE, "n": "1"}], "shape 0: n must be of type int, got '1'"),
+        ([{**SHAPE, "groups": 0}], "shape 0: all sizes must be at least 1 and less than 2**31"),
+        ([{**SHAPE, "input": [8, 2**64]}], "shape 0: all sizes must be at least 1 and less than 2**31"),
+        ([{**SHAPE, "dilation": [1]}], "shape 0: dilation must have as many numbers as input, got [1]"),
+        ([{**SHAPE, "groups": 3}], "shape 0: convolution: "),
+        ([{**SHAPE, "kernel": [9, 9]}], "shape 0: convolution: "),
+    ],
+)
+def test_bench_refuses_other_shapes(content, message, tmp_path, capsys):
+    path = tmp_path / "shapes.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(SystemExit) as ended:
+        bench_main(["--list", "--shapes", str(path)])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1
+    assert error.startswith(f"python -m convbwd bench: {path}") and message in error
 
 
 def test_explain_says_what_does_not_fit_into_memory():

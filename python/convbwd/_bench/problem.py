@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from convbwd import _core
+
 GATE_SHAPES = Path(__file__).with_name("shapes.json")
 SYNTAX = "[transposed:][n2][g1]ci16x14x14co32[y14x14]k3x3[s1x1][d1x1][p1x1]"
 
@@ -224,7 +226,18 @@ def parse_problem(text: str) -> Case:
 
 def load_cases(path: Path = GATE_SHAPES, families: Sequence[str] | None = None) -> list[Case]:
     """Read the cases of a JSON list of shapes, of some families or of all, in the order of the families' names."""
-    cases = [_from_json(entry) for entry in json.loads(path.read_text())]
+    try:
+        entries = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} must hold JSON: {error}") from error
+    if not isinstance(entries, list):
+        raise ValueError(f"{path} must hold a list of shapes, got {entries!r}")
+    cases = []
+    for i, entry in enumerate(entries):
+        try:
+            cases.append(_from_json(entry))
+        except ValueError as error:
+            raise ValueError(f"{path}: shape {i}: {error}") from error
     known = sorted({case.family for case in cases})
     for family in families or ():
         if family not in known:
@@ -232,9 +245,32 @@ def load_cases(path: Path = GATE_SHAPES, families: Sequence[str] | None = None) 
     return sorted((case for case in cases if families is None or case.family in families), key=lambda c: c.family)
 
 
-def _from_json(entry: dict[str, Any]) -> Case:
-    names = ("n", "groups", "in_channels", "out_channels", "transposed", "family", "source", "name")
-    arguments = {name: entry[name] for name in names}
-    arguments |= {name: tuple(entry[name]) for name in ("input", "kernel", "stride", "dilation", "output_padding")}
+def _from_json(entry: Any) -> Case:
+    kinds = {
+        **dict.fromkeys(("n", "groups", "in_channels", "out_channels"), int),
+        **dict.fromkeys(("input", "kernel", "stride", "padding", "dilation", "output_padding"), list),
+        **{"transposed": bool, "family": str, "source": str, "name": str},
+    }
+    if not isinstance(entry, dict):
+        raise ValueError(f"it must be an object, got {entry!r}")
+    if missing := [name for name in kinds if name not in entry]:
+        raise ValueError(f"it must have {', '.join(missing)}")
+    arguments = {name: entry[name] for name in kinds}
+    for name, value in arguments.items():
+        of_ints = type(value) is not list or all(type(one) is int for one in value)
+        if type(value) is not kinds[name] or not of_ints:
+            kind = "a list of int" if kinds[name] is list else f"of type {kinds[name].__name__}"
+            raise ValueError(f"{name} must be {kind}, got {value!r}")
+        if type(value) is list:
+            arguments[name] = tuple(value)
+            if len(value) != len(entry["input"]) and (name != "output_padding" or value):
+                raise ValueError(f"{name} must have as many numbers as input, got {value}")
     arguments["padding"] = tuple((p, p) for p in entry["padding"])
-    return Case(**arguments)
+    case = Case(**arguments)
+    sizes = (case.n, case.groups, case.in_channels, case.out_channels, *case.input, *case.kernel)
+    if not all(1 <= size < 2**31 for size in sizes):
+        raise ValueError("all sizes must be at least 1 and less than 2**31")
+    float32 = np.dtype(np.float32)
+    x, w = (_core.stand_in(float32, shape) for shape in case.shapes[1:])
+    _core.output(x, w, **case.options, algorithm="reference")  # raises what is wrong with the convolution
+    return case
