@@ -4,6 +4,11 @@ Convolutions for JAX, computed by convbwd on the CPU: under `jit`, `vmap` and `g
 Forward-mode differentiation (`jvp`, `jacfwd`, `hessian`) is what JAX does not have for functions of this kind;
 ``jacrev(grad(f))`` is a Hessian without it.
 
+Where JAX has a single CPU, or several threads of Python run compiled functions at once, a call can wait for ever: that
+is so of all functions that JAX calls back (`jax.pure_callback`), whose arguments it copies on a thread that may be the
+one that waits for them. ``jax.config.update("jax_cpu_enable_async_dispatch", False)`` before the first array is made
+prevents it.
+
 >>> import jax, jax.numpy as jnp
 >>> import convbwd.jax
 >>> loss = lambda w: (convbwd.jax.convolution(jnp.ones((1, 1, 4)), w) ** 2).sum()
