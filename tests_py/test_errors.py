@@ -1,6 +1,8 @@
 """Every malformed call: the class of its exception, and a message that names function, argument, rule and value."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -261,6 +263,24 @@ def expect(function: Callable[..., Any], make: Callable[[], dict[str, Any]], row
         assert re.search(r"\bmust\b.*\bgot\b", message), f"no rule, or no value: {message}"
         given = message.partition("got")[2]
         assert re.search(rf"(?<![\w.])({value})(?!\w)", given), f"{value!r} is not given: {message}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
+def test_memory_of_the_workspace() -> None:
+    code = """if True:
+        import resource, numpy as np, convbwd
+        convbwd.set_num_threads(1)
+        x, w = np.broadcast_to(np.float32(1), (1, 1, 1 << 26)), np.ones((1, 1, 1), np.float32)
+        out = (np.zeros(x.shape, x.dtype), None, None)
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 26),) * 2)
+        try:  # the gradient that is to be added takes 2**28 bytes
+            convbwd.convolution_backward(x, x, w, output_mask=(True, False, False), accumulate=True, out=out)
+        except MemoryError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert re.match(r"convolution_backward: cannot allocate \d+ bytes of workspace", done.stdout)
 
 
 def identify(value: Any) -> str | None:

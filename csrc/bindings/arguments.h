@@ -66,6 +66,17 @@ struct Parameters {
 /// To be called when the tensors of the request have been read.
 void read_parameters(Request& request, const Parameters& p);
 
+/// Lets the engine work without the GIL. It lacks nothing then but memory, and says so without the function's name.
+template <class F>
+void compute(const char* function, const F& work) {
+  try {
+    const py::gil_scoped_release release;
+    work();
+  } catch (const Error& error) {
+    throw Error(error.kind(), std::string(function) + ": " + error.what());
+  }
+}
+
 /// The shape of result i, and a new array for it, in the data format of the request.
 Shape result_shape(const Request& request, const Result& result, std::size_t i);
 py::array new_result(const Request& request, const Result& result, std::size_t i,

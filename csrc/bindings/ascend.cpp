@@ -115,7 +115,12 @@ InputTiling tiling_of(const Request& r, std::int64_t cores) {
   p.group = r.groups;
   p.cores = cores;
   p.type = dtype == DType::float16 ? CONVBWD_FLOAT16 : dtype == DType::bfloat16 ? CONVBWD_BF16 : CONVBWD_FLOAT32;
-  return make_input_tiling(p);
+  try {
+    return make_input_tiling(p);
+  } catch (const Error& error) {  // begins with the name that the tiling has on the device
+    const std::string text = error.what();
+    throw Error(error.kind(), r.function + text.substr(text.find(':')));
+  }
 }
 
 // Other numbers than the tiling's.

@@ -139,11 +139,10 @@ struct Backward {
       if (!out.given[i].is_none())
         refuse_overlap(request.function, workspace, Layout(*out.arrays[i]).extent(out.arrays[i]->data()));
     }
-    {
-      const py::gil_scoped_release release;
+    compute(request.function, [&] {
       plan.backward({request.grad_output->data, request.input.data, request.weight.data},
                     {out.tensors[0].data, out.tensors[1].data, out.tensors[2].data}, workspace);
-    }
+    });
     if (PyTuple_CheckExact(out_.ptr()) && !out.made) return py::reinterpret_borrow<py::object>(out_);
     return py::make_tuple(out.given[0], out.given[1], out.given[2]);
   }

@@ -65,10 +65,8 @@ py::object forward(py::handle input, py::handle weight, py::handle bias, py::han
   const Plan plan = Plan::make(request);
   Tensor tensor;
   py::array output = new_result(request, plan.results()[0], 0, {&input_array, &weight_array}, tensor, codes);
-  {
-    const py::gil_scoped_release release;
-    plan.forward(request.input, request.weight, request.bias ? &*request.bias : nullptr, tensor);
-  }
+  compute(request.function,
+          [&] { plan.forward(request.input, request.weight, request.bias ? &*request.bias : nullptr, tensor); });
   return output;
 }
 

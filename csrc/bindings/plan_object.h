@@ -112,10 +112,7 @@ class BackwardPlan {
       refuse_overlap(request_.function, scratch, operands_[i].extent(from[i]));
       if (to[i]) refuse_overlap(request_.function, scratch, results_[i].extent(to[i]));
     }
-    {
-      const py::gil_scoped_release release;
-      plan_.backward(from, to, scratch);
-    }
+    compute(request_.function, [&] { plan_.backward(from, to, scratch); });
     if (PyTuple_CheckExact(out.ptr()) && !made) return py::reinterpret_borrow<py::object>(out);
     return py::make_tuple(results[0], results[1], results[2]);
   }
