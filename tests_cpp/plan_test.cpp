@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "conv/problem.h"
 #include "convbwd/convbwd.hpp"
 #include "engine/blas.h"
@@ -232,6 +234,18 @@ TEST_F(PlanTest, ExplainsThreadsAndRefusals) {
   const std::string text = Plan::make(r).explain();
   EXPECT_NE(text.find("; precision 'strict' refuses winograd x"), std::string::npos) << text;
   EXPECT_NE(text.find("; precision 'strict' refuses winograd w"), std::string::npos) << text;
+}
+
+TEST_F(PlanTest, HasAtMostSoManyThreads) {
+  Request r = backward(problem(kMaxThreads + 1, 1, 4, 4, {1, 8, 8}, {1, 3, 3}));
+  r.per_sample = true;
+  std::string most;
+  for (const int threads : {kMaxThreads, kMaxThreads + 1, INT_MAX}) {
+    set_num_threads(threads);
+    const std::string text = Plan::make(r).explain();
+    if (threads == kMaxThreads) most = text;
+    EXPECT_EQ(text, most) << threads;
+  }
 }
 
 // One image of few channels: rows are cut where it is a single box, and the budget holds two slots.

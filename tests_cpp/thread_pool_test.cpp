@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <climits>
@@ -46,27 +47,14 @@ void expect_all_tasks(std::int64_t tasks, int slots) {
 }
 
 TEST_F(ThreadPoolTest, RunsEveryTaskOnce) {
-  for (const int threads : {1, 2, 3, 8}) {
-    set_num_threads(threads);
-    for (const std::int64_t tasks : {0, 1, 2, 7, 1000}) expect_all_tasks(tasks, pool_slots(tasks));
-  }
-}
-
-TEST_F(ThreadPoolTest, SlotsAreBoundedByTasksAndThreads) {
-  set_num_threads(4);
-  EXPECT_EQ(get_num_threads(), 4);
-  EXPECT_EQ(pool_slots(0), 1);
-  EXPECT_EQ(pool_slots(3), 3);
-  EXPECT_EQ(pool_slots(100), 4);
-  set_num_threads(INT_MAX);
-  EXPECT_LE(pool_slots(INT64_MAX), 1024);
+  for (const int slots : {1, 2, 3, 8})
+    for (const std::int64_t tasks : {0, 1, 2, 7, 1000}) expect_all_tasks(tasks, slots);
 }
 
 TEST_F(ThreadPoolTest, ManyShortLoopsSeeTheWorkOfTheOneBefore) {
-  set_num_threads(4);
   std::vector<std::int64_t> values(64, 0);
   for (int round = 0; round < 2000; ++round) {
-    parallel_for(64, pool_slots(64), [&](std::int64_t task, int) {
+    parallel_for(64, 4, [&](std::int64_t task, int) {
       const std::size_t i = static_cast<std::size_t>((task + round) % 64);
       values[i] += round;
     });
@@ -107,10 +95,8 @@ TEST_F(ThreadPoolTest, WorkersKeepOffTheCallersCpu) {
 #endif
 
 TEST_F(ThreadPoolTest, NestedLoopsRunInline) {
-  set_num_threads(4);
   std::vector<int> sums(16, 0);
-  parallel_for(16, pool_slots(16), [&](std::int64_t outer, int) {
-    EXPECT_EQ(pool_slots(100), 1);
+  parallel_for(16, 4, [&](std::int64_t outer, int) {
     const std::thread::id self = std::this_thread::get_id();
     parallel_for(10, 4, [&](std::int64_t inner, int slot) {
       EXPECT_EQ(slot, 0);
@@ -119,27 +105,24 @@ TEST_F(ThreadPoolTest, NestedLoopsRunInline) {
     });
   });
   EXPECT_EQ(sums, std::vector<int>(16, 45));
-  EXPECT_EQ(pool_slots(100), 4);
 }
 
 TEST_F(ThreadPoolTest, ConcurrentCallersAllFinish) {
-  set_num_threads(3);
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([] {
-      for (int round = 0; round < 200; ++round) expect_all_tasks(20, pool_slots(20));
+      for (int round = 0; round < 200; ++round) expect_all_tasks(20, 3);
     });
   }
   for (std::thread& caller : callers) caller.join();
 }
 
 TEST_F(ThreadPoolTest, FirstExceptionIsRethrownAndThePoolGoesOn) {
-  for (const int threads : {1, 4}) {
-    set_num_threads(threads);
+  for (const int slots : {1, 4}) {
     for (int round = 0; round < 50; ++round) {
       std::atomic<int> runs{0};
       try {
-        parallel_for(1000, pool_slots(1000), [&](std::int64_t task, int) {
+        parallel_for(1000, slots, [&](std::int64_t task, int) {
           runs.fetch_add(1);
           if (task % 3 == 1) throw std::runtime_error("task failed");
         });
@@ -149,7 +132,7 @@ TEST_F(ThreadPoolTest, FirstExceptionIsRethrownAndThePoolGoesOn) {
       }
       EXPECT_LT(runs.load(), 1000);
     }
-    expect_all_tasks(100, pool_slots(100));
+    expect_all_tasks(100, slots);
   }
 }
 
@@ -181,13 +164,25 @@ TEST_F(ThreadPoolTest, WorksInAForkedChild) {
   EXPECT_EQ(exit_code_of_child([] {
               std::vector<int> values(100, 0);
               for (int round = 0; round < 10; ++round) {
-                parallel_for(100, pool_slots(100),
-                             [&](std::int64_t task, int) { ++values[static_cast<std::size_t>(task)]; });
+                parallel_for(100, 3, [&](std::int64_t task, int) { ++values[static_cast<std::size_t>(task)]; });
               }
-              _exit(pool_slots(100) == 3 && values == std::vector<int>(100, 10) ? 0 : 1);
+              _exit(get_num_threads() == 3 && values == std::vector<int>(100, 10) ? 0 : 1);
             }),
             0);
   expect_all_tasks(100, 3);
+}
+
+// In a child, so that the other tests have few threads.
+TEST_F(ThreadPoolTest, ThreadsAreAtMostSoMany) {
+  EXPECT_EQ(exit_code_of_child([] {
+              expect_all_tasks(1000, kMaxThreads);
+              std::vector<int> slots(1000, -1);
+              parallel_for(1000, kMaxThreads + 100,
+                           [&](std::int64_t task, int slot) { slots[static_cast<std::size_t>(task)] = slot; });
+              const auto [least, most] = std::minmax_element(slots.begin(), slots.end());
+              _exit(*least >= 0 && *most < kMaxThreads && !HasFailure() ? 0 : 1);
+            }),
+            0);
 }
 
 // Made before the pool, so destroyed after it.

@@ -25,8 +25,6 @@
 namespace convbwd {
 namespace {
 
-constexpr int kMaxSlots = 256;  // a mistyped thread count must not use up the threads of the process
-
 // About 40 to 200 microseconds: longer than a pass of one task between two that are shared (a thread that sleeps comes
 // too late for 20 microseconds of work, and waking it takes some of them), far shorter than a time slice.
 constexpr int kSpins = 4000;
@@ -84,7 +82,7 @@ class Pool {
     std::atomic<std::int64_t> next{0};
     std::int64_t end = 0;
   };
-  std::array<Run, kMaxSlots> runs_;
+  std::array<Run, kMaxThreads> runs_;
   int slots_ = 1;
   std::atomic<int> seats_{0}, finished_{0};
   std::atomic<std::uint32_t> epoch_{0};
@@ -306,14 +304,8 @@ int get_num_threads() {
   return threads > 0 ? threads : by_default;
 }
 
-int pool_slots(std::int64_t tasks) {
-  if (t_in_task) return 1;
-  const std::int64_t most = std::min(get_num_threads(), kMaxSlots);
-  return static_cast<int>(std::clamp<std::int64_t>(tasks, 1, most));
-}
-
 void detail::run_tasks(std::int64_t tasks, int slots, TaskFn fn, void* context) {
-  the_pool().run(tasks, static_cast<int>(std::min<std::int64_t>(slots, tasks)), fn, context);
+  the_pool().run(tasks, static_cast<int>(std::min<std::int64_t>({slots, tasks, kMaxThreads})), fn, context);
 }
 
 }  // namespace convbwd

@@ -15,8 +15,8 @@ namespace convbwd {
 CONVBWD_API void set_num_threads(int threads);
 CONVBWD_API int get_num_threads();
 
-/// Threads that a parallel_for over so many tasks may use right now: at least 1, and 1 inside a task.
-int pool_slots(std::int64_t tasks);
+/// What a call uses at most: a mistyped number must not use up the threads of the process.
+inline constexpr int kMaxThreads = 256;
 
 namespace detail {
 using TaskFn = void (*)(void* context, std::int64_t task, int slot);

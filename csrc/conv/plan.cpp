@@ -155,6 +155,7 @@ Plan Plan::make(const Request& r, int threads) {
   if (threads < 1)
     throw Error(ErrorKind::value,
                 std::string(r.function) + ": threads must be at least 1, got " + std::to_string(threads));
+  threads = std::min(threads, kMaxThreads);
   const PlanKey key(r, threads, static_cast<int>(active_isa()));
   if (!key.whole()) return Plan(Impl::make(r, threads));
   if (auto known = cache.find(key)) return Plan(std::move(known));

@@ -90,7 +90,7 @@ struct PassInfo {
 };
 
 /// Threads of the library's own pool. Default: CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of this
-/// process.
+/// process. A call uses 256 at most.
 CONVBWD_API void set_num_threads(int threads);  ///< throws Error(value) unless threads >= 1
 CONVBWD_API int get_num_threads();
 
