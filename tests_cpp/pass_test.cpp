@@ -15,6 +15,7 @@
 #include <sstream>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "conv/problem.h"
@@ -579,6 +580,25 @@ TEST(BiasGradient, SumsEveryChannel) {
           ASSERT_EQ(bias.values(), expected) << pass->explain() << " of " << name_of(dtype) << " layout " << layout;
           ASSERT_TRUE(bias.gaps_intact());
         }
+}
+
+// Channels in blocks of one, whose place the stride does not say.
+TEST(BiasGradient, SumsBlocksOfOneChannel) {
+  Random random(29);
+  for (const Index5& size : {Index5{2, 3, 1, 5, 7}, {1, 3, 2, 30, 40}}) {
+    TestTensor dense(size, DType::float32), bias({1, size[1], 1, 1, 1}, DType::float32);
+    dense.fill_integers(random, -3, 3);
+    View y = dense.view();
+    std::vector<double> sums;
+    for (const bool blocked : {false, true}) {
+      if (blocked) y.split = {1, std::exchange(y.stride[1], 1), 0};
+      const auto pass = make_bias_gradient(y, false, kThreads);
+      GuardedBuffer workspace(pass->workspace_bytes());
+      pass->run({{}, {}, y, bias.view()}, workspace.as<std::byte>());
+      if (!blocked) sums = bias.values();
+      EXPECT_EQ(bias.values(), sums) << pass->explain();
+    }
+  }
 }
 
 // In the same order of summation on every instruction set, too.

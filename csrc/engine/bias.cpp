@@ -24,7 +24,7 @@ class BiasGradient final : public Pass {
     width_ = std::min(kBlock, size_[4]);
     rows_ = std::max<Index>(1, kBlock / size_[4]);
     rows_ = std::min(rows_, size_[3]);
-    in_place_ = y.dtype == compute_dtype<T> && y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
+    in_place_ = y.plain() && y.dtype == compute_dtype<T> && y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
     const Index plane = size_[3] * size_[4];
     small_ = plane <= kSmall;
     const Index elements = size_[0] * size_[1] * size_[2] * plane;
