@@ -59,10 +59,8 @@ Reads reads_of(const AxisMap& map, bool patches = false) {
             continue;
           }
           ++written[at];
-          for (const int t : run.inside) {
-            const auto i = static_cast<std::size_t>(t);
+          for (auto i = static_cast<std::size_t>(run.inside.begin); i < static_cast<std::size_t>(run.inside.end); ++i)
             reads[at].emplace_back(member.tap[i], q * map.src_step + phase.offset[i]);
-          }
           std::sort(reads[at].begin(), reads[at].end());
         }
     }
@@ -149,6 +147,18 @@ TEST(Axis, SingleWindowsAreFewPhases) {
   EXPECT_TRUE(map.phases[1].offset.empty());
 }
 
+// Neither time nor memory is that of the taps squared.
+TEST(Axis, LongWindows) {
+  constexpr Index kLong = 1 << 20;
+  const AxisMap single = map_transposed({kLong, 1, kLong, 1, 1, 0});
+  ASSERT_EQ(single.phases.size(), 1u);
+  EXPECT_EQ(single.phases[0].members.size(), std::size_t{kLong});
+  EXPECT_EQ(single.phases[0].members[7].tap, std::vector<Index>{7});
+  const AxisMap padded = map_forward({kLong, 2 * kLong - 1, kLong, 1, 1, kLong - 1});
+  ASSERT_EQ(padded.phases[0].runs.size(), std::size_t{2 * kLong - 1});
+  EXPECT_EQ(padded.phases[0].runs[1].inside, (Range{kLong - 2, kLong}));
+}
+
 // The dilation of a single tap is any number, for it moves nothing.
 TEST(Axis, HugeDilationOfASingleTap) {
   for (const Index x : {1, 3}) {
@@ -167,6 +177,13 @@ TEST(Axis, DivisionsRoundDownAndUp) {
       EXPECT_GE(ceil_div(a, b) * b, a);
       EXPECT_LT((ceil_div(a, b) - 1) * b, a);
     }
+  constexpr Index kMost = std::numeric_limits<Index>::max();
+  for (const Index a : {kMost, kMost - 1, Index{1}}) {
+    EXPECT_EQ(floor_div(a, kMost), a / kMost);
+    EXPECT_EQ(ceil_div(a, kMost), 1);
+    EXPECT_EQ(floor_div(-a, kMost), -1);
+    EXPECT_EQ(ceil_div(-a, kMost), -(a / kMost));
+  }
 }
 
 }  // namespace

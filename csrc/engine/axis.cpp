@@ -14,16 +14,17 @@ void find_runs(const AxisMap& map, Phase& phase) {
   }
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  const auto first_from = [&](Index least) {
+    return std::lower_bound(phase.offset.begin(), phase.offset.end(), least) - phase.offset.begin();
+  };
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-    Phase::Run run{cuts[i], cuts[i + 1], {}};
-    for (std::size_t t = 0; t < phase.offset.size(); ++t) {
-      const Index at = run.begin * map.src_step + phase.offset[t];
-      if (at >= 0 && at < map.src) run.inside.push_back(static_cast<int>(t));
-    }
-    if (!phase.runs.empty() && phase.runs.back().inside == run.inside)
-      phase.runs.back().end = run.end;
+    const Index at = cuts[i] * map.src_step;
+    Range inside{first_from(-at), first_from(map.src - at)};
+    if (inside.size() == 0) inside = {0, 0};
+    if (!phase.runs.empty() && phase.runs.back().inside == inside)
+      phase.runs.back().end = cuts[i + 1];
     else
-      phase.runs.push_back(std::move(run));
+      phase.runs.push_back({cuts[i], cuts[i + 1], inside});
   }
 }
 
@@ -48,9 +49,11 @@ AxisMap map_transposed(const AxisSizes& a) {
   AxisMap map{a.x, a.y, stride, 1, {}};
   for (Index first = 0; first < std::min(stride, a.x); ++first) {
     Phase phase{ceil_div(a.x - first, stride), {}, {{first, {}}}, {}};
-    for (Index t = a.kernel; t-- > 0;) {  // offsets grow
+    const Index lowest = first + a.pad - (a.y - 1) * stride, highest = first + a.pad + (phase.count - 1) * stride;
+    const Index begin = std::max<Index>(0, ceil_div(lowest, a.dilation));
+    for (Index t = std::min(a.kernel, floor_div(highest, a.dilation) + 1); t-- > begin;) {  // offsets grow
       const Index at = first + a.pad - t * a.dilation, o = floor_div(at, stride);
-      if (at != o * stride || o + phase.count <= 0 || o >= a.y) continue;
+      if (at != o * stride) continue;
       phase.offset.push_back(o);
       phase.members[0].tap.push_back(t);
     }
@@ -98,7 +101,7 @@ std::vector<Index> uncovered(const AxisMap& map) {
   for (const Phase& phase : map.phases)
     for (const Phase::Run& run : phase.runs)
       for (const Phase::Member& member : phase.members)
-        for (Index q = run.begin; q < run.end && run.inside.empty(); ++q)
+        for (Index q = run.begin; q < run.end && run.inside.size() == 0; ++q)
           if (const Index at = member.first + q * map.dst_step; map.holds(at)) positions.push_back(at);
   return positions;
 }

@@ -27,7 +27,7 @@ struct Phase {
   /// A range of q on which the same offsets lie inside the source.
   struct Run {
     Index begin, end;
-    std::vector<int> inside;  // indices into offset
+    Range inside;  // of the offsets, which grow
   };
   Index count = 0;
   std::vector<Index> offset;
@@ -122,7 +122,7 @@ struct TapClass {
 };
 std::vector<TapClass> tap_classes(const AxisSizes& a);
 
-inline Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+inline Index floor_div(Index a, Index b) { return a >= 0 ? a / b : (a + 1) / b - 1; }
 inline Index ceil_div(Index a, Index b) { return -floor_div(-a, b); }
 inline Index round_up(Index a, Index b) { return ceil_div(a, b) * b; }
 /// Of the fewest parts of at most `most` each, as even as they can be.

@@ -87,7 +87,7 @@ Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, I
         }
         if (from[0] >= to[0] || from[1] >= to[1] || from[2] >= to[2]) continue;
         const Index width = to[2] - from[2];
-        const auto products = static_cast<Index>(rd.inside.size() * rh.inside.size() * rw.inside.size()) * chunk_;
+        const auto products = rd.inside.size() * rh.inside.size() * rw.inside.size() * chunk_;
         const Index together = pairs && width % 2 == 1 && width < tile.mr && products >= kPairProducts ? 2 : 1;
         const Index plane = (to[0] - from[0]) * (to[1] - from[1]) * width;
         for (Index n = 0; n < b.n; ++n) {
@@ -127,9 +127,9 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, I
     const Index panel_step = in_place ? w.stride[weight_k_] : kernel.nr;
     for (const Rect* r = rects; r != rects + rect_count; ++r) {
       Index count = 0;
-      for (const int td : r->run[0]->inside)
-        for (const int th : r->run[1]->inside)
-          for (const int tw : r->run[2]->inside) {
+      for (Index td = r->run[0]->inside.begin; td < r->run[0]->inside.end; ++td)
+        for (Index th = r->run[1]->inside.begin; th < r->run[1]->inside.end; ++th)
+          for (Index tw = r->run[2]->inside.begin; tw < r->run[2]->inside.end; ++tw) {
             const auto d = static_cast<std::size_t>(td), h = static_cast<std::size_t>(th),
                        v = static_cast<std::size_t>(tw);
             const Index at = fd->offset[d] * x.stride[2] + fh->offset[h] * x.stride[3] + fw->offset[v] * x.stride[4];

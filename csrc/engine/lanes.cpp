@@ -123,7 +123,7 @@ bool Lanes<T>::list_calls() {
   const auto& [md, mh, mw] = maps_;
   std::size_t listed = 0;
   const auto has = [](const Phase::Run& run, std::size_t i) {
-    return std::binary_search(run.inside.begin(), run.inside.end(), static_cast<int>(i));
+    return static_cast<Index>(i) >= run.inside.begin && static_cast<Index>(i) < run.inside.end;
   };
   for (const PhaseSet& s : phase_sets(maps_)) {
     const auto& [fd, fh, fw] = s.phase;
@@ -137,7 +137,7 @@ bool Lanes<T>::list_calls() {
         for (const auto& ew : fw->members)
           for (const Phase::Run& rd : fd->runs)
             for (const Phase::Run& rh : fh->runs) {
-              listed += rd.inside.size() * rh.inside.size() * fw->offset.size();
+              listed += static_cast<std::size_t>(rd.inside.size() * rh.inside.size()) * fw->offset.size();
               if (listed > kMostListed) return false;
               const Index d = rd.begin * md.src_step, h = rh.begin * mh.src_step;
               Call call{{rd.end - rd.begin, rh.end - rh.begin, fw->count},
