@@ -467,6 +467,17 @@ TEST_P(Kernels, PadConvertsRowsBetweenZeros) {
   });
 }
 
+// It would fetch all that lies between elements, which need not exist.
+TEST_P(Kernels, PadFetchesWhatItReads) {
+  with_set([](const auto& set, auto zero) {
+    using T = decltype(zero);
+    const float element = 3;
+    Memory<T> got(1);
+    set.pad[static_cast<int>(DType::float32)](got.data(), 1, &element, 0, std::ptrdiff_t{1} << 60, 1, 0, 1, 0, 100);
+    EXPECT_EQ(got.data()[0], 3);
+  });
+}
+
 TEST_P(Kernels, InterleaveAlternates) {
   with_set([](const auto& set, auto zero) {
     using T = decltype(zero);

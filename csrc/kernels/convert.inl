@@ -228,14 +228,16 @@ void pad_rows(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, s
       const int rest = static_cast<int>(width - i);
       if (rest > 0) store_part(d + i, load_vector_part<T, S>(s + i, rest), rest);
     } else {
-      for (; i < width * step; i += 64 / static_cast<int>(sizeof(S))) __builtin_prefetch(s + i + ahead);
+      constexpr std::ptrdiff_t kLine = 64 / sizeof(S);
+      const std::ptrdiff_t next = step < kLine ? kLine : step;
+      for (; i < width * step; i += next) __builtin_prefetch(s + i + ahead);
       copy_row<T, S>(d, s, width, step);
     }
     for (d += width; d < dst + left + width + right;) *d++ = T{};
   }
 #if VECTOR_BYTES == 64
   if constexpr (__is_same(T, S) || (sizeof(T) == 4 && sizeof(S) <= 4)) {  // short rows in one piece
-    const int total = static_cast<int>(left + width + right);
+    const std::int64_t total = left + width + right;
     if (step == 1 && total <= Vec<T>::lanes) {
       const auto inside = ((1u << width) - 1) << left, all = (1u << total) - 1;
       for (; rows > 0; --rows, dst += ldd, s += lds) {
