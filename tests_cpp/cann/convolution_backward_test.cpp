@@ -366,13 +366,15 @@ TEST(ConvolutionBackward, RefusesByRank) {
   c = three_dimensional();
   c.padding = Ints(6);
   EXPECT_EQ(c.plan(), 161002);
-  c.padding = Ints(3);
-  c.transposed = true;
-  c.output_padding = {1, 0, 0};
-  c.dilation = {2, 1, 1};
-  c.grad_output.shape = {2, 2, 8, 7, 7};
-  EXPECT_EQ(c.plan(), 161002);
-  EXPECT_NE(c.message.find("outputPadding must be less than stride"), std::string::npos) << c.message;
+  for (Call large :
+       {Call::of({{2, 2, 10}}, {{2, 2, 9}}, {{2, 2, 1}}, {1}, {0}, {2}), two_dimensional(), three_dimensional()}) {
+    large.transposed = true;
+    large.output_padding->front() = 1;
+    large.dilation->front() = 2;
+    large.grad_output.shape[2] = large.input.shape[2] + 1;
+    EXPECT_EQ(large.plan(), 161002);
+    EXPECT_NE(large.message.find("outputPadding must be less than stride"), std::string::npos) << large.message;
+  }
   for (Call accepted : {one_dimensional(), two_dimensional(), three_dimensional()}) {
     const aclFormat formats[] = {ACL_FORMAT_NCL, ACL_FORMAT_NCHW, ACL_FORMAT_NCDHW};
     accepted.input.format = formats[accepted.input.shape.size() - 3];
@@ -398,7 +400,7 @@ TEST(ConvolutionBackward, RefusesInEveryDimensionAndTransposed) {
     refused(c, "gradBias must have shape [2], got [3]", [](Call& d) { d.grad_bias.shape = {3}; });
   }
   refused(transposed(), "output_padding must be at least 0", [](Call& d) { d.output_padding = {-1, 0}; });
-  refused(transposed(), "output_padding must be less than", [](Call& d) { d.output_padding = {2, 0}; });
+  refused(transposed(), "outputPadding must be less than stride", [](Call& d) { d.output_padding = {2, 0}; });
   refused(transposed(), "weight.shape[0] must be input channels", [](Call& d) { d.weight.shape[0] = 6; });
   refused(transposed(), "input channels must be divisible by groups", [](Call& d) { d.groups = 3; });
   refused(transposed(), "grad_output.shape must be", [](Call& d) { d.grad_output.shape[1] = 3; });
@@ -414,10 +416,12 @@ TEST(ConvolutionBackward, RefusesInEveryDimensionAndTransposed) {
 TEST(ConvolutionBackward, EmptyInputs) {
   Call batch = Call::of({{0, 3, 5}}, {{0, 2, 7}}, {{3, 2, 3}}, {1}, {0}, {1});
   Call channels = Call::of({{2, 3, 5}}, {{2, 0, 7}}, {{3, 0, 3}}, {1}, {0}, {1});
-  Call spatial = Call::of({{0, 3, 0}}, {{0, 2, 0}}, {{3, 2, 1}}, {1}, {1}, {1});
+  Call spatial = Call::of({{0, 3, 2}}, {{0, 2, 0}}, {{3, 2, 1}}, {1}, {1}, {1});
+  Call none = Call::of({{0, 3, 5, 1}}, {{0, 0, 0, 0}}, {{3, 0, 1, 2}}, {1, 1}, {2, 3, 2, 0}, {1, 1});
   Call transposed = Call::of({{0, 1, 1}}, {{0, 1, 1}}, {{1, 1, 1}}, {1}, {0}, {1});
-  transposed.transposed = true;
-  for (Call c : {batch, channels, spatial, transposed}) {
+  Call from_none = Call::of({{0, 1, 4}}, {{0, 1, 0}}, {{1, 1, 8}}, {2}, {1}, {1});  // (0 - 1) * 2 - 2 * 1 + 7 + 1
+  transposed.transposed = from_none.transposed = true;
+  for (Call c : {batch, channels, spatial, none, transposed, from_none}) {
     c.run();
     EXPECT_EQ(c.workspace_size, 0u);
     expect_all(c.grad_weight, 0, "gradWeight");
@@ -441,31 +445,65 @@ TEST(ConvolutionBackward, EmptyInputs) {
   refused(c, "the dilated kernel must fit");
   c = batch;
   c.grad_output.shape = {1, 3, 5};
-  refused(c, "gradOutput must begin with 0, 3");
+  refused(c, "grad_output.shape must be");
   c = batch;
   c.weight.shape = {3, 1, 3};
-  refused(c, "input must have 1 channels");
+  refused(c, "weight.shape[1] must be input channels");
   c = batch;
   c.weight.shape = {0, 2, 3};
-  refused(c, "weight must not be empty");
+  refused(c, "weight.shape[0] must be at least 1");
   c = batch;
   c.groups = 0;
   refused(c, "groups must be at least 1");
   c = batch;
   c.stride = {0};
-  refused(c, "stride and dilation must be at least 1");
+  refused(c, "stride must be at least 1");
   c = batch;
   c.padding = {std::numeric_limits<std::int64_t>::max() - 4};
   c.dilation = {std::numeric_limits<std::int64_t>::max()};
-  refused(c, "the dilated kernel must fit");
+  refused(c, "padded sizes must fit in 64 bits");
   c = batch;
   c.weight.shape = c.grad_weight.shape = {3, 2, std::int64_t{1} << 61};
   c.padding = {std::int64_t{1} << 61};
   c.mask = {{0, 1, 0}};
-  refused(c, "gradWeight must take less than 2**63 bytes");
+  refused(c, "weight must take less than 2**63 bytes");
   c = channels;
   c.transposed = true;
   refused(c, "an empty input must have N = 0");
+  c = channels;
+  c.grad_output.shape[1] = 0;
+  refused(c, "gradOutput must have channels");
+  c = spatial;
+  c.padding = {0};
+  refused(c, "the dilated kernel must fit");
+  c = spatial;
+  c.grad_output.shape = {0, 3, 0};
+  refused(c, "grad_output.shape must be");
+  // What a call with elements must keep to as well.
+  c = batch;
+  c.output_padding = {1};
+  refused(c, "output_padding must be 0 unless transposed");
+  c.output_padding = {-1};
+  refused(c, "output_padding must be at least 0");
+  c = transposed;
+  c.output_padding = {-1};
+  refused(c, "output_padding must be at least 0");
+  c = batch;
+  c.grad_output.shape = {0, 3, 4};
+  refused(c, "grad_output.shape must be");
+  c = batch;
+  c.grad_output.dtype = ACL_HIFLOAT8;
+  refused(c, "8-bit types do not mix");
+  c = batch;
+  c.grad_input.dtype = ACL_HIFLOAT8;
+  refused(c, "grad_input.dtype must not have 8 bits");
+  c = batch;
+  for (Argument* t : {&c.grad_output, &c.input, &c.weight, &c.grad_input}) t->dtype = ACL_HIFLOAT8;
+  c.grad_weight.dtype = ACL_FLOAT8_E4M3FN;
+  refused(c, "grad_weight.dtype must");
+  c = from_none;
+  c.weight.shape = c.grad_weight.shape = {1, 1, 4};
+  refused(c, "output sizes must be at least 1");
 }
 
 TEST(ConvolutionBackward, WorkspaceIsTrueAndEnforced) {
