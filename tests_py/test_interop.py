@@ -1,5 +1,6 @@
 """Arrays of other libraries: in without a copy, out as they came, and the modules for each library."""
 
+import ctypes
 import doctest
 import itertools
 import shutil
@@ -74,6 +75,42 @@ def test_strided_and_empty_exports(rng: np.random.Generator) -> None:
 def test_exports_that_cannot_be_used_are_refused(bad: Any) -> None:
     with pytest.raises(TypeError, match=r"^as_array: argument must be an array, got Exporter: it"):
         _core.as_array(bad)
+
+
+class Capsule:
+    """An object whose export is what it was made with."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule
+
+
+def test_exports_are_taken_once() -> None:
+    for array, max_version in ((np.ones(3), None), (np.ones(3), (1, 0))):
+        export = Capsule(array.__dlpack__(max_version=max_version))
+        np.testing.assert_array_equal(_core.as_array(export), array)
+        with pytest.raises(TypeError, match=r"got Capsule: it exports no DLPack tensor, or one that was taken before$"):
+            _core.as_array(export)
+    for no_capsule in (None, "dltensor"):
+        with pytest.raises(TypeError, match="it exports no DLPack tensor"):
+            _core.as_array(Capsule(no_capsule))
+
+
+def test_exports_of_another_version_are_refused() -> None:
+    capsule = np.ones(3).__dlpack__(max_version=(1, 0))
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.POINTER(ctypes.c_uint32), [ctypes.py_object, ctypes.c_char_p]
+    major = pointer(capsule, b"dltensor_versioned")
+    major[0] = 2
+    with pytest.raises(TypeError, match=r"got Capsule: it exports DLPack 2, not 1$"):
+        _core.as_array(Capsule(capsule))
+    major[0] = 1
+    assert _core.as_array(Capsule(capsule)).shape == (3,)  # a refused one is not used up
 
 
 class Unwilling:

@@ -185,6 +185,36 @@ def test_a_plan_keeps_its_threads_and_its_workspace(rng: np.random.Generator, st
         convbwd.set_num_threads(before)
 
 
+def test_a_workspace_stays_while_a_call_runs(rng: np.random.Generator) -> None:
+    operands = [rng.standard_normal(s).astype(np.float32) for s in ((4, 64, 56, 56), (4, 64, 56, 56), (64, 64, 3, 3))]
+    plan = convbwd.plan(*operands, padding=1)
+    out, workspace = plan.empty(), bytearray(plan.workspace_size)
+    refused, done = threading.Event(), threading.Event()
+
+    def resize() -> None:
+        while not done.is_set():
+            try:
+                workspace.append(0)
+                workspace.pop()
+            except BufferError:
+                refused.set()
+
+    thread = threading.Thread(target=resize)
+    thread.start()
+    try:
+        for more in ({"out": out}, {}):  # as planned, and with new arrays
+            refused.clear()
+            for _ in range(100):
+                plan(*operands, workspace=workspace, **more)
+                if refused.is_set():
+                    break
+            assert refused.is_set()
+    finally:
+        done.set()
+        thread.join()
+    workspace.clear()
+
+
 def test_plans_serve_many_threads_at_once(rng: np.random.Generator) -> None:
     operands = tiny(rng)
     plan = convbwd.plan(*operands, padding=1)

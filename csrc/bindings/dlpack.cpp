@@ -36,8 +36,7 @@ constexpr int kCpu = 1, kFloat = 2, kBfloat = 4;
 
 // Takes over what a capsule holds; the array keeps it alive.
 template <class M>
-py::array take(py::capsule capsule, const char* used_name, bool read_only) {
-  auto* const managed = static_cast<M*>(capsule.get_pointer());
+py::array take(py::handle capsule, M* managed, const char* used_name, bool read_only) {
   const Tensor& t = managed->tensor;
   const int code = t.lanes == 1 ? t.code : -1;
   py::dtype dtype{py::dtype::num_of<double>()};
@@ -76,11 +75,16 @@ py::array from_dlpack(py::handle object) {
     if (!error.matches(PyExc_TypeError)) throw;
     capsule = object.attr("__dlpack__")();
   }
-  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
-    const auto* const v = static_cast<dlpack::Versioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
-    return dlpack::take<dlpack::Versioned>(capsule, "used_dltensor_versioned", v->flags & 1);
+  const auto held = [&](const char* name) -> void* {
+    return PyCapsule_IsValid(capsule.ptr(), name) ? PyCapsule_GetPointer(capsule.ptr(), name) : nullptr;
+  };
+  if (auto* const v = static_cast<dlpack::Versioned*>(held("dltensor_versioned"))) {
+    if (v->major != 1) throw py::type_error("it exports DLPack " + std::to_string(v->major) + ", not 1");
+    return dlpack::take(capsule, v, "used_dltensor_versioned", v->flags & 1);
   }
-  return dlpack::take<dlpack::Managed>(capsule, "used_dltensor", false);
+  if (auto* const m = static_cast<dlpack::Managed*>(held("dltensor")))
+    return dlpack::take(capsule, m, "used_dltensor", false);
+  throw py::type_error("it exports no DLPack tensor, or one that was taken before");  // who took it renamed it
 }
 
 }  // namespace convbwd

@@ -83,23 +83,32 @@ inline void refuse_overlap(const char* function, std::span<std::byte> workspace,
                 std::string(function) + ": workspace must not share memory with an array, got one that does");
 }
 
-/// The writable bytes of an argument. They stay while the object does.
-inline std::span<std::byte> writable_bytes(const char* function, const char* name, py::handle argument) {
-  if (py::isinstance<py::array>(argument)) {  // as below, without the copy of its shape that the buffer protocol makes
-    auto array = py::reinterpret_borrow<py::array>(argument);
-    if ((array.flags() & py::array::c_style) && array.writeable())
-      return {static_cast<std::byte*>(array.mutable_data()), static_cast<std::size_t>(array.nbytes())};
+/// The writable bytes of an argument, which keeps them until this goes: the run of another Python thread cannot free
+/// those of a bytearray meanwhile.
+class WritableBytes {
+ public:
+  WritableBytes() = default;
+  WritableBytes(const WritableBytes&) = delete;
+  WritableBytes& operator=(const WritableBytes&) = delete;
+  ~WritableBytes() { PyBuffer_Release(&buffer_); }  // which does nothing where none is held
+
+  std::span<std::byte> of(const char* function, const char* name, py::handle argument) {
+    if (py::isinstance<py::array>(argument)) {  // without the copy of its shape that the buffer protocol makes
+      auto array = py::reinterpret_borrow<py::array>(argument);
+      if ((array.flags() & py::array::c_style) && array.writeable())
+        return {static_cast<std::byte*>(array.mutable_data()), static_cast<std::size_t>(array.nbytes())};
+    }
+    if (PyObject_GetBuffer(argument.ptr(), &buffer_, PyBUF_WRITABLE) != 0) {
+      PyErr_Clear();
+      throw Error(ErrorKind::type, std::string(function) + ": " + name +
+                                       " must be None or a writable, contiguous array or buffer, got " +
+                                       Py_TYPE(argument.ptr())->tp_name);
+    }
+    return {static_cast<std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
   }
-  Py_buffer buffer;
-  if (PyObject_GetBuffer(argument.ptr(), &buffer, PyBUF_WRITABLE) != 0) {
-    PyErr_Clear();
-    throw Error(ErrorKind::type, std::string(function) + ": " + name +
-                                     " must be None or a writable, contiguous array or buffer, got " +
-                                     Py_TYPE(argument.ptr())->tp_name);
-  }
-  const std::span<std::byte> bytes(static_cast<std::byte*>(buffer.buf), static_cast<std::size_t>(buffer.len));
-  PyBuffer_Release(&buffer);
-  return bytes;
-}
+
+ private:
+  Py_buffer buffer_{};
+};
 
 }  // namespace convbwd

@@ -107,7 +107,8 @@ class BackwardPlan {
             (j < i && to[j] && written.meets(results_[j].extent(to[j]))))
           return run_others(operands, out, workspace);
     }
-    const std::span<std::byte> scratch = aligned(workspace, plan_.workspace_bytes());
+    WritableBytes held;
+    const std::span<std::byte> scratch = aligned(workspace, plan_.workspace_bytes(), held);
     for (std::size_t i = 0; i < 3; ++i) {
       refuse_overlap(request_.function, scratch, operands_[i].extent(from[i]));
       if (to[i]) refuse_overlap(request_.function, scratch, results_[i].extent(to[i]));
@@ -121,9 +122,9 @@ class BackwardPlan {
   static constexpr std::size_t kAlignment = 64;
   static inline const void* const kNowhere = reinterpret_cast<const void*>(kAlignment);
 
-  std::span<std::byte> aligned(py::handle workspace, std::size_t bytes) const {
+  std::span<std::byte> aligned(py::handle workspace, std::size_t bytes, WritableBytes& held) const {
     if (workspace.is_none() || bytes == 0) return {};
-    std::span<std::byte> memory = writable_bytes(request_.function, "workspace", workspace);
+    std::span<std::byte> memory = held.of(request_.function, "workspace", workspace);
     const std::size_t skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % kAlignment;
     if (memory.size() < skip + bytes)
       throw Error(ErrorKind::value, std::string(request_.function) + ": workspace must have " +
@@ -147,7 +148,8 @@ class BackwardPlan {
     as_planned("grad_output", *call.request.grad_output, *request_.grad_output);
     as_planned("input", call.request.input, request_.input);
     as_planned("weight", call.request.weight, request_.weight);
-    return call.run(out, threads_, [&](std::size_t bytes) { return aligned(workspace, bytes); });
+    WritableBytes held;
+    return call.run(out, threads_, [&](std::size_t bytes) { return aligned(workspace, bytes, held); });
   }
 
   py::str function_;  // keeps the text that the request points to
