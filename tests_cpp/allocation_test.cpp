@@ -1,4 +1,4 @@
-// What carrying out a plan takes from the heap: nothing, if it is given its workspace.
+// What carrying out a plan takes from the heap: nothing, if it is given its workspace. What is said where it is full.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -7,17 +7,21 @@
 #include <cstdlib>
 #include <new>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
+#include "base/c_face.h"
 #include "convbwd/convbwd.hpp"
 
 namespace {
 std::atomic<int> g_allocations{0};
-}
+std::atomic<bool> g_full{false};
+}  // namespace
 
 // Not inlined: GCC would take the memory for malloc's and warn that delete gives it back.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++g_allocations;
+  if (g_full) throw std::bad_alloc();
   if (void* const p = std::malloc(bytes)) return p;
   throw std::bad_alloc();
 }
@@ -78,6 +82,24 @@ INSTANTIATE_TEST_SUITE_P(
                     Layer{"Strided", {2, 40, 7, 7}, {2, 24, 14, 14}, {40, 24, 3, 3}, 2, 1, true},
                     Layer{"Depthwise", {2, 24, 7, 7}, {2, 24, 14, 14}, {24, 1, 3, 3}, 2, 24, true}),
     testing::PrintToStringParamName());
+
+TEST(CFaces, ReportThatMemoryIsFull) {
+  constexpr Codes kCodes{1, 2, 3, 4};
+  const auto status = [&](auto&& f) {
+    const int code = guarded("a function whose name is no short string", kCodes, [&] {
+      g_full = true;
+      f();
+    });
+    g_full = false;
+    EXPECT_STREQ(RecentMessage::take(), "");
+    return code;
+  };
+  const Error error(ErrorKind::type, "an argument of a type that is not supported");
+  const std::runtime_error other("something else that must not happen");
+  EXPECT_EQ(status([] { throw std::bad_alloc(); }), 3);
+  EXPECT_EQ(status([&] { throw error; }), 2);
+  EXPECT_EQ(status([&] { throw other; }), 4);
+}
 
 }  // namespace
 }  // namespace convbwd::test

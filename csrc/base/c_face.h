@@ -32,9 +32,9 @@ template <class... Parts>
 class RecentMessage {
  public:
   /// An empty function: the text says itself whose it is.
-  static void set(const std::string& function, const std::string& text) noexcept {
+  static void set(const char* function, const char* text) noexcept {
     try {
-      t_recent = function.empty() ? text : function + ": " + text;
+      t_recent = *function == '\0' ? text : std::string(function) + ": " + text;
     } catch (...) {
       t_recent.clear();
     }
@@ -73,7 +73,7 @@ int guarded(const char* function, const Codes& codes, F&& f) noexcept {
     f();
     return 0;
   } catch (const Refusal& refusal) {
-    RecentMessage::set(function, refusal.message);
+    RecentMessage::set(function, refusal.message.c_str());
     return refusal.code;
   } catch (const Error& error) {  // its text begins with the function that the request names
     RecentMessage::set("", error.what());
