@@ -7,6 +7,7 @@
 
 #include "base/cpu.h"
 #include "convbwd/convbwd.hpp"
+#include "engine/axis.h"
 #include "format/add.h"
 #include "format/copy.h"
 #include "kernels/list.h"
@@ -23,8 +24,6 @@ template <class... Parts>
   (text << ... << parts);
   throw Error(ErrorKind::value, text.str());
 }
-
-Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 
 // Along one axis, the windows that touch some positions, as a convolution of those positions alone. `skip` positions at
 // the beginning are not touched, so that the first window does not begin behind the first position.
@@ -170,35 +169,38 @@ bool InputTiles::iterate(bool partial_sum, bool first) {
       ++slow;
     }
   }
-  has_tile_ = false;
-  exhausted_ = m >= tiles_m || n >= tiles_n;
-  if (exhausted_) return false;
-  compute(m * t_.baseM, n * t_.baseN);
-  tile_m_ = m;
-  tile_n_ = n;
-  has_tile_ = true;
-  return true;
+  const bool tile_is_left = m < tiles_m && n < tiles_n;
+  if (tile_is_left) {
+    compute(m * t_.baseM, n * t_.baseN);
+    std::swap(tile_, next_);
+    tile_m_ = m;
+    tile_n_ = n;
+  }
+  has_tile_ = tile_is_left;
+  exhausted_ = !tile_is_left;
+  return tile_is_left;
 }
 
-const InputTiles::Place& InputTiles::place() const { return place_; }
+const InputTiles::Place& InputTiles::place() const { return tile_.place; }
 
 void InputTiles::compute(Index m0, Index n0) {
-  place_ = {{m0, n0}, {std::min<Index>(t_.baseM, m_ - m0), std::min<Index>(t_.baseN, n_ - n0)}};
-  const Index columns = ceil_div(place_.count[1], c0_) * c0_;
-  sums_.assign(static_cast<std::size_t>(place_.count[0] * columns), 0.0f);
-  reached_ = false;
+  next_.place = {{m0, n0}, {std::min<Index>(t_.baseM, m_ - m0), std::min<Index>(t_.baseN, n_ - n0)}};
+  const Place& place = next_.place;
+  const Index columns = round_up(place.count[1], c0_);
+  next_.sums.assign(static_cast<std::size_t>(place.count[0] * columns), 0.0f);
+  next_.reached = false;
   for (Index kd = 0; kd < t_.dk; ++kd) {
     const Index d = *din_ + t_.padFront - kd * t_.dilationD;
     if (d < 0 || d % t_.strideD != 0 || d / t_.strideD >= t_.dout) continue;
-    reached_ = true;
-    for (Index done = 0, positions = 0; done < place_.count[0]; done += positions) {
+    next_.reached = true;
+    for (Index done = 0, positions = 0; done < place.count[0]; done += positions) {
       // The rest of a row, or all the whole rows there are.
-      const Index at = row_ * t_.wi + m0 + done, rest = place_.count[0] - done, column = at % t_.wi;
+      const Index at = row_ * t_.wi + m0 + done, rest = place.count[0] - done, column = at % t_.wi;
       const Index rows = column == 0 ? std::max<Index>(1, rest / t_.wi) : 1;
       const Index wide = std::min<Index>(t_.wi - column, rest);
       positions = rows * wide;
       for (Index c = 0; c < columns; c += c0_)
-        multiply(kd, d / t_.strideD, {{at / t_.wi, column}, {rows, wide}}, c, sums_.data() + done * columns + c);
+        multiply(kd, d / t_.strideD, {{at / t_.wi, column}, {rows, wide}}, c, next_.sums.data() + done * columns + c);
     }
   }
 }
@@ -210,7 +212,7 @@ void InputTiles::multiply(Index kd, Index dout, const Box& box, Index channel, f
   const Part h(box.first[0], box.count[0], t_.ho, t_.hk, t_.strideH, t_.dilationH, t_.padUp);
   const Part w(box.first[1], box.count[1], t_.wo, t_.wk, t_.strideW, t_.dilationW, t_.padLeft);
   if (h.count <= 0 || w.count <= 0) return;
-  const Index columns = ceil_div(place_.count[1], c0_) * c0_;
+  const Index columns = round_up(next_.place.count[1], c0_);
   const Index image = static_cast<Index>(t_.ho) * t_.wo * c0_, row = static_cast<Index>(t_.wo) * c0_;
   const Index tap_row = t_.wk * cell_, taps = t_.hk * tap_row;
 
@@ -218,7 +220,7 @@ void InputTiles::multiply(Index kd, Index dout, const Box& box, Index channel, f
   const Index last_y = first_y + (blocks_ - 1) * image + (h.count - 1) * row + w.count * c0_ - 1;
   need(grad_output_, last_y, dtype_, "Iterate: gradOutput");
   const Index last_block = (blocks_ - 1) * c0_ * c0_;
-  const Index first_w = (kd * t_.cin1 + (place_.first[1] + channel) / c0_) * taps;
+  const Index first_w = (kd * t_.cin1 + (next_.place.first[1] + channel) / c0_) * taps;
   need(weight_, first_w + taps - cell_ + last_block + c0_ * c0_ - 1, dtype_, "Iterate: the weight");
 
   Request r;
@@ -245,13 +247,14 @@ void InputTiles::get_tensor_c(const Memory& output, unsigned atomic, bool sequen
   if (output.begin == nullptr) fail("GetTensorC: the output must not be null");
   if (atomic > 1) fail("GetTensorC: enAtomic must be 0 or 1, got ", atomic);
   if (sequential) fail("GetTensorC: enSequentialWrite is reserved and must be false");
-  if (!reached_) return;
-  const Index columns = ceil_div(place_.count[1], c0_) * c0_, positions = place_.count[0];
+  if (!tile_.reached) return;
+  const Place& part = tile_.place;
+  const Index columns = round_up(part.count[1], c0_), positions = part.count[0];
   const Index all = plane_ * (channels_first_ ? t_.di : 1);  // of a channel, of a block of channels
   const Index m_stride = channels_first_ ? 1 : c0_, c_stride = channels_first_ ? all : 1;
-  const Index block_stride = all * c0_, channels = channels_first_ ? place_.count[1] : columns;
-  const Index first = *din_ * plane_ * (channels_first_ ? 1 : t_.cin1 * c0_) + place_.first[1] / c0_ * block_stride +
-                      place_.first[0] * m_stride;
+  const Index block_stride = all * c0_, channels = channels_first_ ? part.count[1] : columns;
+  const Index first = *din_ * plane_ * (channels_first_ ? 1 : t_.cin1 * c0_) + part.first[1] / c0_ * block_stride +
+                      part.first[0] * m_stride;
   const Index last_lane = (channels - 1) % c0_;
   need(output, first + (channels - 1) / c0_ * block_stride + last_lane * c_stride + (positions - 1) * m_stride,
        output_dtype_, "GetTensorC: the output");
@@ -269,7 +272,7 @@ void InputTiles::get_tensor_c(const Memory& output, unsigned atomic, bool sequen
     }
     for (Index m = 0; m < positions; ++m)
       store_row(kernels, advance(tile.data, output_dtype_, m * tile.stride[4]), output_dtype_, tile.stride[1],
-                sums_.data() + m * columns + c, lanes);
+                tile_.sums.data() + m * columns + c, lanes);
     if (atomic != 0) add(place, tile, 1);
   }
 }

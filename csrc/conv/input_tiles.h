@@ -44,7 +44,13 @@ class CONVBWD_API InputTiles {
     Index first[2], count[2];
   };
 
-  void compute(Index m0, Index n0);
+  struct Tile {
+    Place place{};
+    bool reached = false;     // by any tap
+    std::vector<float> sums;  // positions x channels, the latter in whole blocks
+  };
+
+  void compute(Index m0, Index n0);  // the next tile
   void multiply(Index kd, Index dout, const Box& box, Index channel, float* sums) const;
 
   const InputTiling t_;
@@ -57,10 +63,9 @@ class CONVBWD_API InputTiles {
   Index row_ = 0, skipped_ = 0;  // the first row; rows of gradOutput before what it was given from
   Memory grad_output_{}, weight_{};
 
-  bool has_tile_ = false, exhausted_ = false, reached_ = false;
+  bool has_tile_ = false, exhausted_ = false;
   Index tile_m_ = 0, tile_n_ = 0;  // number of the tile
-  Place place_{};
-  std::vector<float> sums_;  // positions x channels, the latter in whole blocks
+  Tile tile_, next_;               // which replaces it once it is whole
 };
 
 }  // namespace convbwd

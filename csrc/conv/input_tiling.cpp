@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/view.h"
+#include "engine/axis.h"
 
 namespace convbwd {
 namespace {
@@ -30,8 +30,6 @@ template <class... Parts>
   throw Error(ErrorKind::value, text.str());
 }
 
-Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
-Index round_up_to(Index a, Index b) { return ceil_div(a, b) * b; }
 Index divisor_up_to(Index a, Index b) {  // the greatest divisor of a that is at most b
   while (a % b != 0) --b;
   return b;
@@ -100,7 +98,7 @@ class Tiler {
         cin1_(ceil_div(p_.cin, c0_)),
         cout1_(ceil_div(p_.cout, c0_)),
         plane_(p_.input[1] * p_.input[2]),
-        most_m_(round_up_to(plane_, c0_)),
+        most_m_(round_up(plane_, c0_)),
         most_n_(cin1_ * c0_),
         block_k_(p_.kernel[1] * p_.kernel[2] * c0_),
         most_k_(block_k_ * cout1_),

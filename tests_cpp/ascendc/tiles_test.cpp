@@ -307,6 +307,22 @@ TEST_F(Misuse, OfMemory) {
   refused([&] { op_.Iterate(true); }, "enPartialSum is reserved");
 }
 
+TEST_F(Misuse, LeavesTheTileBefore) {
+  tiling_.conv3DDxTiling.baseM = 12;
+  init();
+  set();
+  ASSERT_TRUE(op_.Iterate());
+  op_.GetTensorC(global(out_));
+  auto again = std::vector<half>(out_.size(), half(0.0f));
+  op_.SetWeight(global(data_.weight)[data_.weight.size() + 5]);
+  refused([&] { op_.Iterate(); }, "the weight must reach at least");
+  op_.GetTensorC(global(again));
+  for (std::size_t i = 0; i < out_.size(); ++i) ASSERT_EQ(static_cast<float>(again[i]), static_cast<float>(out_[i]));
+  op_.SetWeight(global(data_.weight));
+  EXPECT_TRUE(op_.Iterate());  // the second
+  EXPECT_FALSE(op_.Iterate());
+}
+
 TEST_F(Misuse, OfTheTiling) {
   refused([&] { op_.Init(nullptr); }, "the tiling must not be null");
   const TConv3DBackpropInputTiling good = tiling_.conv3DDxTiling;
