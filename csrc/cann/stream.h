@@ -1,23 +1,28 @@
 // Face cann: a queue of work with a thread of its own.
 #pragma once
 
+#include <unistd.h>
+
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 namespace convbwd::cann {
 
-class Stream {
+/// Of one process.
+class Queue {
  public:
   using Task = std::function<void()>;
 
-  Stream() : worker_([this] { work(); }) {}
+  Queue() : worker_([this] { work(); }) {}
   /// Finishes what was given.
-  ~Stream() {
+  ~Queue() {
     {
       const std::lock_guard lock(mutex_);
       closed_ = true;
@@ -25,8 +30,10 @@ class Stream {
     given_.notify_one();
     worker_.join();
   }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  bool of_this_process() const { return process_ == getpid(); }
 
   void push(Task task) {
     {
@@ -75,7 +82,35 @@ class Stream {
   unsigned long long pushed_ = 0, done_ = 0;
   std::exception_ptr error_;
   bool closed_ = false;
+  const pid_t process_ = getpid();
   std::thread worker_;  // last: it uses the others
+};
+
+/// A forked child has no thread of its parent's queue, whose lock may be held: it leaves that alone and begins with one
+/// of its own. The work that was given before is the parent's.
+class Stream {
+ public:
+  Stream() = default;
+  ~Stream() {
+    if (Queue* const queue = queue_; queue->of_this_process()) delete queue;
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  void push(Queue::Task task) { queue().push(std::move(task)); }
+  std::exception_ptr synchronize() { return queue().synchronize(); }
+
+ private:
+  Queue& queue() {
+    Queue* queue = queue_;
+    while (!queue->of_this_process()) {
+      auto own = std::make_unique<Queue>();
+      if (queue_.compare_exchange_strong(queue, own.get())) queue = own.release();
+    }
+    return *queue;
+  }
+
+  std::atomic<Queue*> queue_{new Queue};
 };
 
 }  // namespace convbwd::cann

@@ -1,5 +1,7 @@
 // The runtime: order and errors of streams, memory, the life of the device.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -74,6 +76,27 @@ TEST(StreamTest, FinishesBeforeItGoes) {
     for (int i = 0; i < 10; ++i) stream.push([&] { ++done; });
   }
   EXPECT_EQ(done, 10);
+}
+
+TEST(StreamTest, WorksInAForkedChild) {
+  Stream stream;
+  auto unused = std::make_unique<Stream>();
+  stream.push([] {});
+  EXPECT_EQ(stream.synchronize(), nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // does not wait for a thread that is not there
+    int done = 0;
+    stream.push([&] { ++done; });
+    const bool failed = stream.synchronize() != nullptr;
+    unused.reset();
+    _exit(failed || done != 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  stream.push([] { throw std::runtime_error("still the parent's"); });
+  EXPECT_EQ(text(stream.synchronize()), "still the parent's");
 }
 
 TEST(RuntimeTest, WantsToBeInitialised) {
