@@ -56,7 +56,6 @@ TEST(Check, TwoDimensions) {
   r.dilation = {2};
   r.groups = 2;
   const Checked c = check(r);
-  EXPECT_EQ(c.spatial_dims, 2);
   EXPECT_FALSE(c.unbatched);
   EXPECT_EQ(c.output_shape, (Shape{2, 4, 3, 11}));
   EXPECT_EQ(c.problem, (Problem{2, 2, 3, 2, {1, 9, 8}, {1, 3, 2}, {1, 3, 11}, {1, 2, 1}, {1, 2, 2}, {0, 1, 2}}));

@@ -326,7 +326,6 @@ Checked check(const Request& r) {
   if (out_channels.overflow)
     fail(r, "output channels must fit in 64 bits, got ", weight[1], " * ", r.groups, " (", geometry(r), ")");
 
-  result.spatial_dims = static_cast<int>(dims);
   result.transposed = r.transposed;
   result.unbatched = unbatched;
   Problem& p = result.problem;

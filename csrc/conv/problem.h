@@ -18,7 +18,6 @@ Problem parse_problem(const std::string& text);  // throws Error(value)
 /// A checked call. For a transposed one the canonical x is the user's output and the canonical y the user's input.
 struct Checked {
   Problem problem;
-  int spatial_dims = 2;
   bool transposed = false;
   bool unbatched = false;
   Shape output_shape;               // of the forward result, channels-first, without N if unbatched
