@@ -50,4 +50,14 @@ class Allocations {
   std::map<std::uintptr_t, std::size_t> blocks_;  // address -> bytes
 };
 
+/// Of an interface's two kinds of memory; they outlive threads that run on at exit.
+inline Allocations& device_memory() {
+  static auto& memory = *new Allocations;
+  return memory;
+}
+inline Allocations& host_memory() {
+  static auto& memory = *new Allocations;
+  return memory;
+}
+
 }  // namespace convbwd

@@ -14,6 +14,9 @@ using Index = std::int64_t;
 using Index3 = std::array<Index, 3>;
 using Index5 = std::array<Index, 5>;
 
+/// Whether a tensor of such a shape has no elements.
+inline bool empty(const Shape& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
+
 /// Axes of images: n, c, d, h, w (c counts all groups). Axes of weights: output channel of all groups, input channel of
 /// one group, kd, kh, kw. Strides are in elements, of any sign; zero is for operands that are read only.
 struct View {

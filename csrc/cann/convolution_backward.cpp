@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "aclnnop/aclnn_convolution_backward.h"
+#include "base/view.h"
 #include "cann/objects.h"
 #include "convbwd/layouts.hpp"
 
@@ -49,8 +50,6 @@ DType dtype_of(const TensorObject& t, const char* name) {
              " must be FLOAT, FLOAT16, BF16, HIFLOAT8 or FLOAT8_E4M3FN, got aclDataType ", static_cast<int>(t.dtype));
   }
 }
-
-bool empty(const Shape& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
 
 using Wide = __int128;  // holds sums and products that a caller's numbers may make too large
 constexpr Wide kMost = std::numeric_limits<std::int64_t>::max();

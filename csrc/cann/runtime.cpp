@@ -42,15 +42,6 @@ void need(T* pointer, const char* name) {
   if (pointer == nullptr) refuse(ACL_ERROR_INVALID_PARAM, name, " must not be null");
 }
 
-Allocations& device_memory() {
-  static auto& memory = *new Allocations;
-  return memory;
-}
-Allocations& host_memory() {
-  static auto& memory = *new Allocations;
-  return memory;
-}
-
 void allocate(void** pointer, std::size_t size, Allocations& memory, const char* name) {
   need(pointer, name);
   if (size == 0) refuse(ACL_ERROR_INVALID_PARAM, "size must be at least 1, got 0");

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "conv/problem.h"
+
 namespace convbwd {
 namespace {
 
@@ -20,12 +22,6 @@ template <class... Parts>
   text << function << ": ";
   (text << ... << parts);
   throw Error(kind, text.str());
-}
-
-std::string text_of(const Shape& shape) {
-  std::string text = "(";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + (shape.size() == 1 ? ",)" : ")");
 }
 
 // Entries in the order of a format, brought to N, C, D, H, W; and back.
@@ -56,8 +52,7 @@ struct Named {
 
 void check_strides(const char* function, Named t) {
   if (!t.tensor.strides.empty() && t.tensor.strides.size() != 5)
-    fail(ErrorKind::value, function, t.name, ".strides must be empty or have 5 entries, got ",
-         text_of(t.tensor.strides));
+    fail(ErrorKind::value, function, t.name, ".strides must be empty or have 5 entries, got ", Tuple{t.tensor.strides});
 }
 
 // What both operators demand.
@@ -106,10 +101,9 @@ class Checker {
       r.padding.insert(r.padding.end(), {before, after});
     }
     if (y != expected)
-      value("out_backprop.shape must be ", text_of(to_format(expected, op_.data_format)), ", got ",
-            text_of(out_backprop.shape), " (", x_name, "=", text_of(x_size), ", ", w_name, "=", text_of(w_size),
-            ", pads=", text_of(r.padding), ", strides=", text_of(op_.strides), ", dilations=", text_of(op_.dilations),
-            ")");
+      value("out_backprop.shape must be ", Tuple{to_format(expected, op_.data_format)}, ", got ",
+            Tuple{out_backprop.shape}, " (", x_name, "=", Tuple{x_size}, ", ", w_name, "=", Tuple{w_size},
+            ", pads=", Tuple{r.padding}, ", strides=", Tuple{op_.strides}, ", dilations=", Tuple{op_.dilations}, ")");
     if (op_.enable_hf32) r.cube_math_type = CubeMathType::use_hf32;
     return r;
   }
@@ -136,7 +130,7 @@ class Checker {
   Shape sizes(const char* name, const Shape& given, MemoryFormat format) const {
     if (given.size() != 5) value(name, " must have 5 entries, got ", given.size());
     for (const auto size : given)
-      if (size < 0 || size > kMostSize) value(name, " must be from 0 to ", kMostSize, ", got ", text_of(given));
+      if (size < 0 || size > kMostSize) value(name, " must be from 0 to ", kMostSize, ", got ", Tuple{given});
     return from_format(given, format);
   }
 
@@ -145,7 +139,7 @@ class Checker {
     const Shape result = from_format(given, op_.data_format);
     for (std::size_t a = 0; a < 2; ++a)
       if (result[a] != 1)
-        value(name, " of ", kAxes[a], " must be 1, got ", result[a], " (", name, "=", text_of(given), ")");
+        value(name, " of ", kAxes[a], " must be 1, got ", result[a], " (", name, "=", Tuple{given}, ")");
     return result;
   }
 
@@ -176,7 +170,7 @@ class Checker {
     if (op_.padding == PaddingMode::valid) return {0, 0};
     if (op_.pads.size() != 6) value("pads must have 6 entries, got ", op_.pads.size());
     for (const auto pad : op_.pads)
-      if (pad < 0 || pad > kMostPad) value("pads must be from 0 to ", kMostPad, ", got ", text_of(op_.pads));
+      if (pad < 0 || pad > kMostPad) value("pads must be from 0 to ", kMostPad, ", got ", Tuple{op_.pads});
     return {op_.pads[2 * a], op_.pads[2 * a + 1]};
   }
 
@@ -190,7 +184,7 @@ void run(Request r, std::size_t i, const Tensor& y, MemoryFormat format) {
   const char* const function = r.function;
   const Shape expected = to_format(i == 0 ? r.input.shape : r.weight.shape, format);
   if (y.shape != expected)
-    fail(ErrorKind::value, function, "y.shape must be ", text_of(expected), ", got ", text_of(y.shape));
+    fail(ErrorKind::value, function, "y.shape must be ", Tuple{expected}, ", got ", Tuple{y.shape});
   check_strides(function, {"y", y});
   const Tensor result = from_format(y, format);
   r.result_strides[i] = result.strides;

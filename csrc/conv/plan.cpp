@@ -274,7 +274,6 @@ const std::array<Result, 3>& Plan::results() const noexcept { return impl_->chec
 std::size_t Plan::workspace_bytes() const noexcept { return impl_->workspace_bytes(); }
 
 std::vector<PassInfo> Plan::passes() const {
-  static constexpr const char* kNames[] = {"grad_input", "grad_weight", "grad_bias"};
   const Impl& plan = *impl_;
   const Problem& p = plan.checked.problem;
   const auto bytes = [](const View& v) {
@@ -288,7 +287,7 @@ std::vector<PassInfo> Plan::passes() const {
     if (!output.pass) continue;
     const bool x_is_cut = i == 0 && plan.is_backward != plan.checked.transposed;
     const double result = bytes(output.out.view) * static_cast<double>(output.out.samples);
-    PassInfo info{plan.is_backward ? kNames[i] : "output", output.pass->explain(), x_is_cut ? p.x : p.y,
+    PassInfo info{plan.is_backward ? kGradients[i] : "output", output.pass->explain(), x_is_cut ? p.x : p.y,
                   output.pass->tile()};
     if (output.chosen_for) info.text += "; " + reason(*output.chosen_for, plan.algorithm);
     if (i == 0) info.sums = output.pass->summation();
@@ -342,7 +341,6 @@ View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatc
 
 void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
                     const std::array<Tensor, 3>& results, std::span<std::byte> workspace) const {
-  static constexpr const char* kNames[] = {"grad_input", "grad_weight", "grad_bias"};
   const Impl& plan = *impl_;
   const Checked& c = plan.checked;
   if (!plan.is_backward) throw Error(ErrorKind::value, "Plan: backward needs a plan for convolution_backward");
@@ -355,10 +353,11 @@ void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor
     if (!plan.outputs[i].wanted) continue;
     const Tensor& t = results[i];
     const Results& planned = plan.outputs[i].out;
-    if (t.shape != c.results[i].shape || (!t.strides.empty() && t.strides.size() != t.shape.size())) refuse(kNames[i]);
+    if (t.shape != c.results[i].shape || (!t.strides.empty() && t.strides.size() != t.shape.size()))
+      refuse(kGradients[i]);
     const Results given = results_in(t, i, plan.per_sample, c);
-    match(given.view, planned.view, kNames[i], given.samples == 0);
-    if (given.step != planned.step && planned.samples > 1) refuse(kNames[i]);
+    match(given.view, planned.view, kGradients[i], given.samples == 0);
+    if (given.step != planned.step && planned.samples > 1) refuse(kGradients[i]);
     addresses[i] = t.data;
   }
   plan.run(in, addresses, {}, workspace);

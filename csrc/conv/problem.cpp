@@ -14,6 +14,13 @@
 #include "format/layouts.h"
 
 namespace convbwd {
+
+std::ostream& operator<<(std::ostream& out, const Tuple& tuple) {
+  out << '(';
+  for (std::size_t i = 0; i < tuple.values.size(); ++i) out << (i ? ", " : "") << tuple.values[i];
+  return out << (tuple.values.size() == 1 ? ",)" : ")");
+}
+
 namespace {
 
 using Index = std::int64_t;
@@ -34,15 +41,6 @@ void for_each_field(P& p, const F& visit) {
   visit("p", p.pad_before.data(), 3);
 }
 
-// A shape as Python writes it.
-struct Tuple {
-  const Shape& values;
-};
-std::ostream& operator<<(std::ostream& out, const Tuple& tuple) {
-  out << '(';
-  for (std::size_t i = 0; i < tuple.values.size(); ++i) out << (i ? ", " : "") << tuple.values[i];
-  return out << (tuple.values.size() == 1 ? ",)" : ")");
-}
 // A parameter as Python writes it: a single entry, which stands for all dimensions, as an int.
 struct PerDimension {
   const Shape& values;
@@ -436,9 +434,8 @@ Checked check(const Request& r) {
   result.results[0].shape = input;
   result.results[1].shape = per_weight;
   result.results[2].shape = per_bias;
-  static constexpr const char* kNames[] = {"grad_input", "grad_weight", "grad_bias"};
   for (std::size_t i = 0; i < 3; ++i) {
-    check_bytes(r, kNames[i], result.results[i].shape, result.results[i].dtype);
+    check_bytes(r, kGradients[i], result.results[i].shape, result.results[i].dtype);
     if (!r.output_mask[i]) continue;
     const Result& to = result.results[i];
     check_strides(r, r.result_names[i], i == 0, to.shape, r.result_strides[i]);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 
 #include "base/problem.h"
@@ -14,6 +15,15 @@ namespace convbwd {
 /// "n2g1ci16x1x14x14co32y1x14x14k1x3x3s1x1x1d1x1x1p0x1x1": the name of a problem in tests, benchmarks and messages.
 std::string to_string(const Problem& problem);
 Problem parse_problem(const std::string& text);  // throws Error(value)
+
+/// The results of convolution_backward.
+inline constexpr const char* kGradients[] = {"grad_input", "grad_weight", "grad_bias"};
+
+/// A shape as Python writes it.
+struct Tuple {
+  const Shape& values;
+};
+std::ostream& operator<<(std::ostream& out, const Tuple& tuple);
 
 /// A checked call. For a transposed one the canonical x is the user's output and the canonical y the user's input.
 struct Checked {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/view.h"
 #include "infiniop/objects.h"
 
 namespace convbwd::infiniop {
@@ -21,8 +22,6 @@ DType dtype_of(const TensorDescriptor& t, const char* name) {
              static_cast<int>(t.dtype));
   }
 }
-
-bool empty(const Shape& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
 
 // For shapes whose bytes fit in 64 bits.
 void check_contiguous(const TensorDescriptor& t, const char* name) {

@@ -16,15 +16,6 @@ namespace {
 struct Stream {};
 struct Event {};
 
-Allocations& device_memory() {
-  static auto& allocations = *new Allocations;
-  return allocations;
-}
-Allocations& host_memory() {
-  static auto& allocations = *new Allocations;
-  return allocations;
-}
-
 template <class T>
 void need_out(T* pointer, const char* name) {
   if (pointer == nullptr) refuse(INFINI_STATUS_NULL_POINTER, name, " must not be null");
