@@ -236,18 +236,6 @@ TEST_F(PlanTest, ExplainsThreadsAndRefusals) {
   EXPECT_NE(text.find("; precision 'strict' refuses winograd w"), std::string::npos) << text;
 }
 
-TEST_F(PlanTest, HasAtMostSoManyThreads) {
-  Request r = backward(problem(kMaxThreads + 1, 1, 4, 4, {1, 8, 8}, {1, 3, 3}));
-  r.per_sample = true;
-  std::string most;
-  for (const int threads : {kMaxThreads, kMaxThreads + 1, INT_MAX}) {
-    set_num_threads(threads);
-    const std::string text = Plan::make(r).explain();
-    if (threads == kMaxThreads) most = text;
-    EXPECT_EQ(text, most) << threads;
-  }
-}
-
 // One image of few channels: rows are cut where it is a single box, and the budget holds two slots.
 TEST_F(PlanTest, SharesSingleImages) {
   if (!supported(Isa::avx512)) GTEST_SKIP() << "others choose other passes";

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "conv/choose.h"
 #include "conv/problem.h"
 #include "engine/pass.h"
 #include "kernels/list.h"
@@ -339,7 +340,10 @@ std::set<std::string> ways_to_share(Isa isa) {
         const auto add = [&](const Pass& pass, std::size_t) {
           const std::string text = pass.explain();
           const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
-          std::string way = unknown == Unknown::w ? "w" : says("panels of a box") ? "panels" : "boxes";
+          std::string way = unknown == Unknown::w           ? "w"
+                            : says("panels of a box")       ? "panels"
+                            : says("source for each panel") ? "streams"
+                                                            : "boxes";
           if (says(" on 1 thread")) way += ", alone";
           if (unknown == Unknown::w && !says(" 1 slabs")) way += ", slabs";
           if (says("transformed once")) way += ", once";
@@ -362,11 +366,31 @@ TEST(WinogradPlan, SharesWorkInEveryWay) {
     return std::includes(all.begin(), all.end(), some.begin(), some.end());
   };
   EXPECT_TRUE(includes(Isa::generic, {"boxes, alone, panels", "boxes, alone, panels, sets", "boxes, once, panels",
-                                      "boxes, panels, sets", "panels, once, panels, sets", "panels, panels",
-                                      "panels, panels, sets", "w", "w, alone", "w, slabs"}));
+                                      "boxes, panels, sets", "streams, alone, panels", "streams, panels",
+                                      "streams, panels, sets", "w", "w, alone", "w, slabs"}));
   if (!supported(Isa::avx512)) return;  // whose panels hold all columns
-  EXPECT_TRUE(includes(Isa::avx512, {"boxes, alone, once, sets", "boxes, alone, sets", "boxes, once, sets",
-                                     "boxes, sets", "panels, once, panels, sets", "panels, panels"}));
+  EXPECT_TRUE(includes(Isa::avx512,
+                       {"boxes, alone, once, sets", "boxes, once, sets", "boxes, sets", "panels, once, panels, sets",
+                        "panels, panels", "streams, alone, sets", "streams, once", "streams, panels, sets"}));
+}
+
+// What more workspace alone would do is told from what takes another precision, too.
+TEST(WinogradPlan, TellsWhatForbidsIt) {
+  if (!supported(Isa::avx2)) return;
+  const Isa before = active_isa();
+  set_isa(Isa::avx2);
+  constexpr DType f = DType::float32;
+  const Problem p = problem(4, 1, 64, 64, {1, 56, 56}, {1, 3, 3}, kOne, kOne, {0, 1, 1});
+  PassSpec spec = Call(p, Unknown::w, {f, f, f}, {}, false).spec(32 << 10);
+  const std::string limit = "the limit of the workspace refuses winograd w";
+  spec.precision = Precision::fast;
+  const std::string fast = reason(spec, Algorithm::automatic);
+  EXPECT_NE(fast.find("; " + limit), std::string::npos) << fast;
+  spec.precision = Precision::strict;
+  const std::string strict = reason(spec, Algorithm::automatic);
+  EXPECT_NE(strict.find("; precision 'strict' with " + limit), std::string::npos) << strict;
+  EXPECT_EQ(strict.find("; " + limit), std::string::npos) << strict;
+  set_isa(before);
 }
 
 TEST(WinogradPlan, RefusesWhatItCannotServe) {

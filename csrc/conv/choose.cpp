@@ -178,12 +178,15 @@ std::string reason(const PassSpec& spec, Algorithm algorithm) {
              << (c.factor > 1 ? ", one task at a time" : "");
   };
   list(able, std::numeric_limits<double>::infinity(), " expected, rather than ");
-  PassSpec looser = spec;
-  looser.precision = Precision::fast;
-  list(candidates(looser, algorithm), able[0].cost(),
-       std::string("; precision '") + (spec.precision == Precision::strict ? "strict" : "default") + "' refuses ");
-  looser.budget = kNoLimit;
-  list(candidates(looser, algorithm), able[0].cost(), "; the limit of the workspace refuses ");
+  PassSpec fast = spec, roomy = spec, both = spec;
+  fast.precision = both.precision = Precision::fast;
+  roomy.budget = both.budget = kNoLimit;
+  const std::string precision =
+      std::string("precision '") + (spec.precision == Precision::strict ? "strict'" : "default'");
+  const double cost = able[0].cost();
+  list(candidates(fast, algorithm), cost, "; " + precision + " refuses ");
+  list(candidates(roomy, algorithm), cost, "; the limit of the workspace refuses ");
+  list(candidates(both, algorithm), cost, "; " + precision + " with the limit of the workspace refuses ");
   return text.str();
 }
 

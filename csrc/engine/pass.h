@@ -39,7 +39,8 @@ struct PassSpec {
   int threads = 1;
   std::size_t budget = 0;  // bytes of workspace to stay within, for dense operands
   Precision precision = Precision::default_;
-  Sums sums{};  // of an image, to be kept; zeros leave them to the pass
+  Sums sums{};          // of an image, to be kept; zeros leave them to the pass
+  bool turned = false;  // h and w are exchanged: rows run across those of memory
 };
 
 /// The kinds of Sums: {kind, chunk, part or transforms, chunk of the direct pass}, in the units of the pass, and a

@@ -24,6 +24,7 @@ inline PassSpec turned(PassSpec spec) {
     std::swap((*of_axes)[1], (*of_axes)[2]);
   spec.operands = turned(spec.operands);
   std::swap(spec.sums[4], spec.sums[5]);
+  spec.turned = !spec.turned;
   return spec;
 }
 

@@ -1,13 +1,15 @@
 // Unknown x and y: see winograd.h.
 #include "engine/winograd.h"
 
+#include <optional>
+
 #include "engine/turned.h"
 
 namespace convbwd {
 namespace winograd {
 namespace {
 
-constexpr CostsByProcessor kCosts{.adding = {.scale = 1.05,
+constexpr CostsByProcessor kCosts{.adding = {.scale = {1.05, 1.05, 1.05},
                                              .writing = 7,
                                              .source = {75, 520, 390},
                                              .other = {60, 400, 310},
@@ -16,18 +18,18 @@ constexpr CostsByProcessor kCosts{.adding = {.scale = 1.05,
                                              .narrow = 1.35,
                                              .waiting = 1,
                                              .scattered = 1.5},
-                                  .beside = {.scale = 0.97,
+                                  .beside = {.scale = {0.97, 0.97, 0.97},
                                              .writing = 9.5,
                                              .source = {113, 370, 330},
                                              .other = {2, 28, 14},
                                              .weights = {86, 250, 190},
                                              .line = {1.5, 1.7, 3},
                                              .scattered = 1.2},
-                                  .halving = {.scale = 1.16,
+                                  .halving = {.scale = {1.06, 1.25, 1.1},
                                               .writing = 5,
-                                              .source = {20, 140, 105},
-                                              .other = {3, 20, 16},
-                                              .weights = {55, 125, 120},
+                                              .source = {65, 140, 170},
+                                              .other = {3, 15, 30},
+                                              .weights = {65, 60, 110},
                                               .line = {1, 0.5, 1},
                                               .scattered = 1.5}};
 
@@ -42,21 +44,27 @@ class Winograd final : public Tiled<T>, Roles {
       : Base(spec, choice), Roles(spec), vectors_(ceil_div(cd_, lanes_)) {}
 
   bool plan() {
-    // Two tasks fit, so that two threads find work: boxes, or else panels of one; narrower ones take less room. Weights
-    // are transformed once where several boxes share them.
-    for (const Fit fit : {Fit{2, false}, Fit{2, true}, Fit{1, false}, Fit{1, true}})
-      for (const bool prepack : {true, false}) {
-        cut_into(kMostTiles);
-        const double bytes = static_cast<double>(frequencies_ * static_cast<Index>(sizeof(T))) *
-                             (this->sources() * static_cast<double>(cs_) + static_cast<double>(width(fewest_panels())));
-        const Index packed = frequencies_ * parts_ * cs_ * cd_ * static_cast<Index>(sizeof(T));
-        const Index shared = packed < kBesideWeights * 2 / 3 ? kBesideWeights - packed : kSharedBytes;
-        const Index most = static_cast<Index>(static_cast<double>(prepack ? shared : kOwnBytes) / bytes);
-        for (Index tiles = std::clamp(most, 2 * kLeastTiles, kMostTiles); tiles >= kLeastTiles; tiles = tiles * 3 / 4)
-          for (const Index chunk : {2 * kChunk, kChunk})  // the weights of a long one take more room
-            if (configure(tiles, chunk, prepack, fit)) return true;
-      }
-    return false;
+    // Two tasks should fit, so that two threads find work (`cost`). Weights are transformed once where several boxes
+    // share them. Narrower panels and shorter chunks take less room.
+    std::optional<Cut> best;
+    double least = 0;
+    cut_into(kMostTiles);
+    const double sources = this->sources();  // of smaller boxes they are more
+    for (const Order order : {Order::boxes, Order::panels, Order::streams}) {
+      const Index longest = order == Order::streams ? kChunk : 2 * kChunk;
+      const Index shortest = order == Order::streams ? kChunk / 4 : kChunk;
+      for (const Index slots : {2, 1})
+        for (const bool prepack : {true, false})
+          for (Index panels = fewest_panels(); panels <= std::min(vectors_, 4 * fewest_panels()); panels *= 2)
+            for (Index chunk = longest; chunk >= shortest; chunk /= 2)
+              for (Cut c{most_tiles(order, prepack, panels, chunk, sources), chunk, panels, slots, prepack, order};
+                   c.tiles >= kLeastTiles; c.tiles = c.tiles * 3 / 4)
+                if (configure(c)) {
+                  if (const double cost = this->cost(); !best || cost < least) best = c, least = cost;
+                  break;
+                }
+    }
+    return best && configure(*best);
   }
 
   // Time relative to a direct pass: products, transforms of tiles and results, weights. Few tiles may wait for weights
@@ -67,9 +75,10 @@ class Winograd final : public Tiled<T>, Roles {
     const double waiting = prepack_ ? costs.waiting * std::max(0.0, 16 / static_cast<double>(tiles) - 0.5) : 0;
     const double narrow = width_ == lanes_ ? costs.narrow : 1;
     const double scattered = to_x_ ? 1 : costs.scattered;
-    return costs.scale *
+    return this->of_tile(costs.scale) *
            ((1 + waiting) * narrow * this->products(chunk_ * products_ / frequencies_ / results(), costs.writing) +
-            this->sources() * whole_vectors(cs_, lanes_) * this->relative_tiles(costs, costs.source, cd_) +
+            this->sources() * whole_vectors(cs_, lanes_) *
+                this->relative_tiles(costs, costs.source, streamed() ? width_ : cd_) +
             static_cast<double>(results()) * this->relative_tiles(costs, costs.other, cs_) +
             scattered * this->relative_weights(costs.weights, prepack_ ? boxes_ * tiles : tiles));
   }
@@ -79,8 +88,11 @@ class Winograd final : public Tiled<T>, Roles {
     s << "winograd " << (to_x_ ? "x" : "y") << " " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n
       << 'x' << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
       << " source channels, panels of " << width_ << " of " << cd_ << "; weights transformed "
-      << (prepack_ ? "once" : "for each box") << ", " << (by_panel_ ? "panels of a box" : "boxes") << " shared; "
-      << this->effort();
+      << (prepack_ ? "once" : "for each box")
+      << (order_ == Order::boxes    ? ""
+          : order_ == Order::panels ? ", panels of a box shared"
+                                    : ", the source for each panel")
+      << "; " << this->effort();
     return s.str();
   }
 
@@ -93,41 +105,56 @@ class Winograd final : public Tiled<T>, Roles {
     const Shared all = carve_shared(workspace);
     const auto slot_of = [&](int slot) { return carve(this->slot(workspace, slot), all); };
     const int slots = this->slots();
-    const Index groups = spec_.problem.groups, vectors = ceil_div(cs_, lanes_), chunks = ceil_div(cs_, chunk_);
+    const Index groups = spec_.problem.groups, chunks = ceil_div(cs_, chunk_);
     std::atomic<bool> fit{true};
     if (prepack_)
       parallel_for(groups * panels_ * chunks, slots, [&](Index i, int slot) {
         const Index k0 = i % chunks * chunk_, panel = i / chunks % panels_, g = i / chunks / panels_;
         weights(o.w, g, panel, k0, slot_of(slot), chunk_of_weights(all.u, g, panel, k0));
       });
-    const auto transform_one = [&](Index i, Index vector, const Slot& s) {
-      if (fit.load(std::memory_order_relaxed) &&
-          !transform(o, i / boxes_, this->box(i % boxes_), vector, s.pixels, s.v))
+    const auto transform_one = [&](Index i, Index c, const Slot& s) {
+      if (fit.load(std::memory_order_relaxed) && !transform(o, i / boxes_, this->box(i % boxes_), c, s))
         fit.store(false, std::memory_order_relaxed);
     };
     const auto multiply_one = [&](Index i, Index panel, const Slot& s) {
       if (fit.load(std::memory_order_relaxed) && !multiply(o, i / boxes_, this->box(i % boxes_), panel, s))
         fit.store(false, std::memory_order_relaxed);
     };
-    if (!by_panel_)
-      parallel_for(groups * boxes_, slots, [&](Index i, int slot) {
-        const Slot s = slot_of(slot);
-        for (Index vector = 0; vector < vectors; ++vector) transform_one(i, vector, s);
-        for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, s);
-      });
-    for (Index i = 0; i < groups * boxes_ && by_panel_; ++i) {
-      parallel_for(vectors, slots, [&](Index vector, int slot) { transform_one(i, vector, slot_of(slot)); });
-      parallel_for(panels_, slots, [&](Index panel, int slot) { multiply_one(i, panel, slot_of(slot)); });
+    const Index boxes = groups * boxes_;
+    switch (order_) {
+      case Order::boxes:
+        parallel_for(boxes, slots, [&](Index i, int slot) {
+          const Slot s = slot_of(slot);
+          for (Index c = 0; c < cs_; c += lanes_) transform_one(i, c, s);
+          for (Index panel = 0; panel < panels_; ++panel) multiply_one(i, panel, s);
+        });
+        break;
+      case Order::panels:
+        for (Index i = 0; i < boxes; ++i) {
+          parallel_for(ceil_div(cs_, lanes_), slots,
+                       [&](Index vector, int slot) { transform_one(i, vector * lanes_, slot_of(slot)); });
+          parallel_for(panels_, slots, [&](Index panel, int slot) { multiply_one(i, panel, slot_of(slot)); });
+        }
+        break;
+      case Order::streams:
+        parallel_for(boxes * panels_, slots,
+                     [&](Index i, int slot) { multiply_one(i / panels_, i % panels_, slot_of(slot)); });
     }
     if (!fit) direct_->run(o, workspace);
   }
 
  private:
-  // What the budget holds at least: so many tasks, with panels of half the width, or chunks of half the length where
-  // panels are narrow.
-  struct Fit {
-    Index slots;
-    bool narrow;
+  // What threads share: boxes; the panels of one box after the other, whose tiles they transform together; or panels of
+  // all boxes, each of which transforms the tiles itself, a chunk at a time, and needs room for no more.
+  enum class Order { boxes, panels, streams };
+  bool streamed() const { return order_ == Order::streams; }
+
+  // Boxes of about so many tiles, sums of about so many products at a time, and for how many tasks the budget has room
+  // at least.
+  struct Cut {
+    Index tiles, chunk, panels, slots;
+    bool prepack;
+    Order order;
   };
 
   struct Shared {
@@ -141,38 +168,47 @@ class Winograd final : public Tiled<T>, Roles {
 
   void cut_into(Index tiles) { this->cut(spec_.problem.n, to_x_ ? spec_.problem.x : spec_.problem.y, tiles); }
 
-  bool configure(Index tiles, Index chunk, bool prepack, const Fit& fit) {
-    cut_into(tiles);
-    if (prepack && boxes_ == 1) return false;
-    prepack_ = prepack;
-    // Few boxes are an even number, or take turns; then panels are, for two threads share them.
-    const Index all = boxes_ * spec_.problem.groups;
-    panels_ = fewest_panels();
-    by_panel_ = fit.slots > 1 && vectors_ > 1 && (fit.narrow || all == 1 || (all < kMinTasks && panels_ > 1));
-    if (fit.narrow) (panels_ == 1 || width(panels_) > 2 * lanes_ ? panels_ *= 2 : chunk /= 2);
-    if (by_panel_ && panels_ < kMinTasks) panels_ = round_up(panels_, 2);
-    panels_ = std::min(panels_, vectors_);
-    if (fit.slots > 1 && !by_panel_ && all > 1 && all < kMinTasks && all % 2 > 0) return false;
+  // As many as stay in the second-level cache; none where the way of sharing cannot be.
+  Index most_tiles(Order order, bool prepack, Index panels, Index chunk, double sources) const {
+    const Index of_frequency = frequencies_ * static_cast<Index>(sizeof(T)), packed = of_frequency * parts_ * cs_ * cd_;
+    const bool few = packed < kBesideWeights * 2 / 3;
+    if (order == Order::streams && prepack && !few) return 0;
+    const Index channels = order == Order::streams ? std::min(cs_, chunk) : cs_;
+    const double bytes = static_cast<double>(of_frequency) *
+                         (sources * static_cast<double>(channels) + static_cast<double>(width(panels)));
+    const Index room = !prepack ? kOwnBytes : few ? kBesideWeights - packed : kSharedBytes;
+    return std::clamp(static_cast<Index>(static_cast<double>(room) / bytes), 2 * kLeastTiles, kMostTiles);
+  }
+
+  bool configure(const Cut& c) {
+    cut_into(c.tiles);
+    prepack_ = c.prepack, order_ = c.order, panels_ = c.panels;
+    const Index boxes = boxes_ * spec_.problem.groups;
+    const Index tasks = order_ == Order::boxes ? boxes : order_ == Order::panels ? panels_ : boxes * panels_;
+    if (prepack_ && boxes_ == 1) return false;
+    // Two threads share an even number of a few.
+    if (c.slots > 1 && (tasks == 1 || (tasks < kMinTasks && tasks % 2 > 0))) return false;
     width_ = width(panels_);
+    this->waits_ = order_ == Order::panels ? 1 + kTogether / static_cast<double>(width_) : 1;
     // A set of results sums about so many of the parts.
-    const Index most = std::max(lanes_, chunk / (ceil_div(parts_, results()) + 1));
+    const Index most = std::max(lanes_, c.chunk / (ceil_div(parts_, results()) + 1));
     chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : even_part(cs_, most), lanes_);
-    ustep_ = pitch((prepack ? cs_ : chunk_) * parts_ * width_);
-    vstep_ = pitch(ceil_div(cs_, chunk_) * source_tiles_ * chunk_);
+    ustep_ = pitch((prepack_ ? cs_ : chunk_) * parts_ * width_);
+    vstep_ = pitch((streamed() ? 1 : ceil_div(cs_, chunk_)) * source_tiles_ * chunk_);
     mstep_ = pitch(this->tiles(step_) * width_);
     const Shared shared = carve_shared({});
-    return this->share(by_panel_ ? panels_ : all, shared.bytes, carve({}, shared).bytes, fit.slots);
+    return this->share(tasks, shared.bytes, carve({}, shared).bytes, c.slots);
   }
   Shared carve_shared(Carver carver) const {
     Shared s{};
     if (prepack_) s.u = carver.take<T>(spec_.problem.groups * panels_ * frequencies_ * ustep_);
-    if (by_panel_) s.v = carver.take<T>(frequencies_ * vstep_);
+    if (order_ == Order::panels) s.v = carver.take<T>(frequencies_ * vstep_);
     s.bytes = carver.used();
     return s;
   }
   Slot carve(Carver carver, const Shared& shared) const {
     Slot s{};
-    s.v = by_panel_ ? shared.v : carver.take<T>(frequencies_ * vstep_);
+    s.v = order_ == Order::panels ? shared.v : carver.take<T>(frequencies_ * vstep_);
     s.u = prepack_ ? shared.u : carver.take<T>(frequencies_ * ustep_);
     s.m = carver.take<T>(results_at_a_time() * frequencies_ * mstep_);
     s.pixels = carver.take<T>(
@@ -184,8 +220,8 @@ class Winograd final : public Tiled<T>, Roles {
     s.bytes = carver.used();
     return s;
   }
-  // Where weights are transformed for each box, once for all results.
-  Index results_at_a_time() const { return prepack_ ? 1 : results(); }
+  // Where weights are transformed for each box, or tiles for each panel, once for all results.
+  Index results_at_a_time() const { return prepack_ && !streamed() ? 1 : results(); }
   // Sets of results that are formed from the same tiles.
   Index results() const { return axes_[1].results * axes_[2].results; }
 
@@ -241,11 +277,10 @@ class Winograd final : public Tiled<T>, Roles {
     return behind(at, size) + round_up(taps_, lanes_) <= behind({}, w.size) + taps_;
   }
 
-  // Transforms a vector of source channels to v[frequency][chunk][tile][source channel].
-  bool transform(const Operands& o, Index g, const Box& b, Index vector, T* pixels, T* v) const {
-    const Index c = vector * lanes_;
-    v += c / chunk_ * source_tiles_ * chunk_ + c % chunk_;
-    return this->each_line(image(o), g * cs_ + c, std::min(lanes_, cs_ - c), b, true, pixels,
+  // Transforms a vector of source channels, from c on, to v[frequency][chunk][tile][source channel].
+  bool transform(const Operands& o, Index g, const Box& b, Index c, const Slot& s) const {
+    T* const v = s.v + (streamed() ? 0 : c / chunk_ * source_tiles_ * chunk_) + c % chunk_;
+    return this->each_line(image(o), g * cs_ + c, std::min(lanes_, cs_ - c), b, true, s.pixels,
                            [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
                              transforms_.image(v + tile * chunk_, vstep_, chunk_, rows, this->apart(2, true) * lanes_,
                                                first, width, tiles);
@@ -263,10 +298,12 @@ class Winograd final : public Tiled<T>, Roles {
     for (Index first = 0, last; first < results(); first = last) {
       last = first + results_at_a_time();
       for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
-        k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
+        k1 = prepack_ && !streamed() ? cs_ : std::min(k0 + chunk_, cs_);
+        for (Index c = k0; c < k1 && streamed(); c += lanes_) good &= transform(o, g, b, c, s);
         if (!prepack_) weights(o.w, g, panel, k0, s, s.u);
         for (Index result = first; result < last; ++result)
-          multiply_tiles(b, result, {k0, k1}, kernel, s.v, prepack_ ? chunk_of_weights(s.u, g, panel, 0) : s.u, columns,
+          multiply_tiles(b, result, {k0, k1}, kernel, s.v + (streamed() ? 0 : k0 * source_tiles_),
+                         prepack_ ? chunk_of_weights(s.u, g, panel, k0) : s.u, columns,
                          s.m + (result - first) * frequencies_ * mstep_);
       }
       for (Index result = first; result < last; ++result)
@@ -298,8 +335,9 @@ class Winograd final : public Tiled<T>, Roles {
           if (const auto part = this->part(p);
               part.h.result * axes_[2].results + part.w.result == result && this->uses(part, f))
             segments[count++] = {this->offset(b, part) * chunk_, p * len * columns, len};
-        kernel.run(static_cast<int>(tiles), v + f * vstep_ + k * source_tiles_, row, 1, segments, count,
-                   u + f * ustep_ + (k - sources.begin) * parts_ * columns, columns, m + f * mstep_, crow, k > 0);
+        kernel.run(static_cast<int>(tiles), v + f * vstep_ + (k - sources.begin) * source_tiles_, row, 1, segments,
+                   count, u + f * ustep_ + (k - sources.begin) * parts_ * columns, columns, m + f * mstep_, crow,
+                   k > 0);
       }
   }
 
@@ -350,7 +388,7 @@ class Winograd final : public Tiled<T>, Roles {
   }
 
   bool prepack_ = false;
-  bool by_panel_ = false;  // threads share the panels of a box, else boxes
+  Order order_ = Order::boxes;
   const Index vectors_;
   Index panels_ = 1, width_ = 1;
   Index chunk_ = 1, ustep_ = 0, vstep_ = 0, mstep_ = 0;

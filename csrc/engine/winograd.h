@@ -36,9 +36,12 @@ constexpr Index kWeightBlock = 4;                    // source channels whose we
 // ways take 0.89 to 0.95 of the time); more of them pay for weights that come from further away, or are transformed for
 // a box alone.
 constexpr Index kBesideWeights = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
-// A plan of so many products (0.1 ms) that runs one task at a time counts for so much more: the geometric mean of what
-// it costs one thread and two.
-constexpr double kMuchWork = 1 << 23, kAlone = 1.4;
+// A plan of so many products (0.05 ms) that runs one task at a time counts for so much more: the geometric mean of what
+// it costs one thread and two. So does one whose threads read what others wrote, for each so many columns (Zen 4: two
+// threads take 0.55 of one's time with 64, 0.85 with 16).
+constexpr double kMuchWork = 1 << 22, kAlone = 1.4, kTogether = 3.2;
+// Bringing in tiles of rows that run across those of memory takes so many times as long.
+constexpr double kTurned = 3;
 constexpr Index kFourierTaps = 4;     // of fewer Fourier transforms save no more products than others
 constexpr Index kMostParts = 128;     // of a window
 constexpr Index kMostSets = 64;       // sets of columns, which are tiles of a box
@@ -102,7 +105,7 @@ struct Cycles {
 };
 /// What the time of a pass is estimated from, relative to a direct one.
 struct Costs {
-  double scale;                   // of all of it
+  Cycles scale;                   // of all of it, no cycles
   double writing;                 // of a result, in products
   Cycles source, other, weights;  // of a tile and vector, for transforms on both sides and of weights
   Cycles line;                    // of tiles that are transformed along one axis, times those of two
@@ -161,7 +164,7 @@ class Tiled : public GuardedPass {
     return kPass + relative_time() * direct_nanoseconds(spec_, kernels_, false) + this->apart_nanoseconds();
   }
   double cost() const override {
-    return nanoseconds() * (this->serves_two() || spec_.problem.products() < kMuchWork ? 1 : kAlone);
+    return nanoseconds() * (this->serves_two() || spec_.problem.products() < kMuchWork ? waits_ : kAlone);
   }
   Index3 tile() const override {
     return {step_.d, axes_[1].out * axes_[1].tile * step_.h, axes_[2].out * axes_[2].tile * step_.w};
@@ -410,7 +413,7 @@ class Tiled : public GuardedPass {
   // The same of tiles. Exact transforms of six pixels cost as much along one axis as along two.
   double relative_tiles(const Costs& costs, Cycles cycles, Index of) const {
     const bool line = !axes_[1].transforms() && (mixes_more() || !has_complex());
-    return relative(cycles, of) * (line ? of_tile(costs.line) : 1);
+    return relative(cycles, of) * (line ? of_tile(costs.line) : 1) * (spec_.turned ? kTurned : 1);
   }
   // The same of weights, half of it for their transposition, which parts share.
   double relative_weights(Cycles cycles, Index of) const {
@@ -430,6 +433,7 @@ class Tiled : public GuardedPass {
   const Index lanes_;
   const std::array<std::vector<Index>, 3> idle_;
   const std::vector<int> tap_;
+  double waits_ = 1;  // how much more it counts as threads wait for each other
   Box step_{};
   Index size_[4]{}, count_[4]{}, row_sets_ = 1, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;
 };

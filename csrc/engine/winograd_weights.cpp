@@ -7,19 +7,19 @@
 namespace convbwd::winograd {
 namespace {
 
-constexpr CostsByProcessor kCosts{.adding = {.scale = 0.95,
+constexpr CostsByProcessor kCosts{.adding = {.scale = {0.95, 0.95, 0.95},
                                              .writing = 10,
                                              .source = {110, 450, 500},
                                              .other = {90, 350, 410},
                                              .weights = {100, 225, 200},
                                              .line = {1, 0.5, 1}},
-                                  .beside = {.scale = 1.01,
+                                  .beside = {.scale = {1.01, 1.01, 1.01},
                                              .writing = 5,
                                              .source = {119, 340, 390},
                                              .other = {65, 200, 180},
                                              .weights = {2, 24, 4},
                                              .line = {1.2, 1.2, 1}},
-                                  .halving = {.scale = 1.09,
+                                  .halving = {.scale = {1.09, 1.09, 1.09},
                                               .writing = 4,
                                               .source = {55, 230, 255},
                                               .other = {14, 56, 66},
@@ -41,22 +41,24 @@ class WinogradWeights final : public Tiled<T> {
     // same tiles, but where the budget is tight two fit, or larger boxes do.
     std::optional<Cut> best;
     double least = 0;
-    for (Cut c : {Cut{2 * kBlock}, Cut{kBlock}, Cut{kBlock, 2}, Cut{kBlock, 2, 2}, Cut{kBlock, 1, 1, 1}})
-      for (c.tiles = kChunk; c.tiles >= kLeastTiles; c.tiles = c.tiles * 3 / 4)
-        if (configure(c) && tasks_ >= (c.block > kBlock ? kMinTasks / 2 : c.slots)) {
-          if (const double cost = this->cost(); !best || cost < least) best = c, least = cost;
-          break;
-        }
+    for (const Index slots : {2, 1})
+      for (Cut c :
+           {Cut{2 * kBlock}, Cut{kBlock}, Cut{kBlock, 2}, Cut{kBlock, 2, 2}, Cut{kBlock, 4, 2}, Cut{kBlock, 4, 4}})
+        for (c.slots = slots, c.tiles = kChunk; c.tiles >= kLeastTiles; c.tiles = c.tiles * 3 / 4)
+          if (configure(c) && tasks_ >= (c.block > kBlock ? kMinTasks / 2 : slots)) {
+            if (const double cost = this->cost(); !best || cost < least) best = c, least = cost;
+            break;
+          }
     return best && configure(*best);
   }
 
   double relative_time() const override {
     const Costs& costs = kCosts.here(this->kernels_);
-    return costs.scale * (this->products(this->tiles(step_), costs.writing) +
-                          this->sources() * whole_vectors(spec_.problem.ci, lanes_) *
-                              this->relative_tiles(costs, costs.source, panels_ * width_) +
-                          this->relative_tiles(costs, costs.other, rows_) +
-                          this->relative_weights(costs.weights, boxes_ * this->tiles(step_)));
+    return this->of_tile(costs.scale) * (this->products(this->tiles(step_), costs.writing) +
+                                         this->sources() * whole_vectors(spec_.problem.ci, lanes_) *
+                                             this->relative_tiles(costs, costs.source, panels_ * width_) +
+                                         this->relative_tiles(costs, costs.other, rows_) +
+                                         this->relative_weights(costs.weights, boxes_ * this->tiles(step_)));
   }
 
   std::string explain() const override {
@@ -96,7 +98,7 @@ class WinogradWeights final : public Tiled<T> {
 
   // Blocks of so many channels on both sides, in parts, for so many slots at least, and boxes of about so many tiles.
   struct Cut {
-    Index block, rows = 1, columns = 1, slots = 2, tiles = 0;
+    Index block, rows = 1, columns = 1, slots = 1, tiles = 0;
   };
   bool configure(const Cut& c) {
     const Problem& p = spec_.problem;
