@@ -222,6 +222,8 @@ class Winograd final : public Tiled<T>, Roles {
   }
   // Where weights are transformed for each box, or tiles for each panel, once for all results.
   Index results_at_a_time() const { return prepack_ && !streamed() ? 1 : results(); }
+  // Parts are so many that the shortest chunks sum more products than others do.
+  bool long_sums() const { return chunk_ * ceil_div(parts_, results()) > 2 * kChunk; }
   // Sets of results that are formed from the same tiles.
   Index results() const { return axes_[1].results * axes_[2].results; }
 
@@ -291,7 +293,7 @@ class Winograd final : public Tiled<T>, Roles {
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const Slot& s) const {
     const Index columns = panel_columns(panel);
     const GatherKernel<T>& kernel =
-        gathering_kernel(kernels_, panel_size(panel), this->mixes_more() || this->few_frequencies());
+        gathering_kernel(kernels_, panel_size(panel), this->mixes_more() || this->few_frequencies() || long_sums());
     const auto to = this->rows_of(destination(o), b, false);
     const Window w = this->window(to, b, false);
     bool good = true;

@@ -124,8 +124,10 @@ struct CostsByProcessor {
   /// small; good to 15 %, exact transforms to 8 %. Scales are 6 % (x and y) and 2 % (w) lower since, by what 15
   /// problems of two taps or with strides, and 64 along one axis, showed.
   Costs beside;
-  /// And vectors are halved, so that products take twice as long and transforms do not: fitted to one core of a Zen 4,
-  /// 491 results of all transforms for 37 problems, good to 8 %; the choice between them costs 0.1 % on average.
+  /// And vectors are halved, so that products take twice as long and transforms do not: fitted to one core of a Zen 4.
+  /// Of w: 491 results of all transforms for 37 problems, good to 8 %. Of x and y: 696 for 14 problems of 3x3 windows,
+  /// boxes, panels and chunks of all sizes, good to 5 %, then adjusted by hand to 5,340 for problems of other windows
+  /// that were measured beside other work.
   Costs halving;
 
   template <class T>
