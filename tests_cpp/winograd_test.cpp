@@ -406,7 +406,7 @@ TEST(WinogradPlan, RefusesWhatItCannotServe) {
       return make_winograd(Call(p, unknown, {f, f, f}, {}, false).spec(budget), kernel_set<float>(active_isa()));
     };
     EXPECT_NE(make(good, kNoLimit), nullptr);
-    EXPECT_EQ(make(good, 32 << 10), nullptr);
+    EXPECT_EQ(make(good, 4 << 10), nullptr);
     for (const Problem& p : bad) EXPECT_EQ(make(p, kNoLimit), nullptr) << to_string(p);
   }
 }
