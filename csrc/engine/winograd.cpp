@@ -83,6 +83,8 @@ class Winograd final : public Tiled<T>, Roles {
             scattered * this->relative_weights(costs.weights, prepack_ ? boxes_ * tiles : tiles));
   }
 
+  double together() const override { return order_ == Order::panels ? 1 + kTogether / static_cast<double>(width_) : 1; }
+
   std::string explain() const override {
     std::ostringstream s;
     s << "winograd " << (to_x_ ? "x" : "y") << " " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n
@@ -189,7 +191,6 @@ class Winograd final : public Tiled<T>, Roles {
     // Two threads share an even number of a few.
     if (c.slots > 1 && (tasks == 1 || (tasks < kMinTasks && tasks % 2 > 0))) return false;
     width_ = width(panels_);
-    this->waits_ = order_ == Order::panels ? 1 + kTogether / static_cast<double>(width_) : 1;
     // A set of results sums about so many of the parts.
     const Index most = std::max(lanes_, c.chunk / (ceil_div(parts_, results()) + 1));
     chunk_ = round_up(spec_.sums[1] > 0 ? std::min(cs_, spec_.sums[1]) : even_part(cs_, most), lanes_);

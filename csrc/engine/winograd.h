@@ -166,7 +166,7 @@ class Tiled : public GuardedPass {
     return kPass + relative_time() * direct_nanoseconds(spec_, kernels_, false) + this->apart_nanoseconds();
   }
   double cost() const override {
-    return nanoseconds() * (this->serves_two() || spec_.problem.products() < kMuchWork ? waits_ : kAlone);
+    return nanoseconds() * (this->serves_two() || spec_.problem.products() < kMuchWork ? together() : kAlone);
   }
   Index3 tile() const override {
     return {step_.d, axes_[1].out * axes_[1].tile * step_.h, axes_[2].out * axes_[2].tile * step_.w};
@@ -175,6 +175,8 @@ class Tiled : public GuardedPass {
  protected:
   // To that of a direct pass.
   virtual double relative_time() const = 0;
+  // How much more it counts as threads wait for each other.
+  virtual double together() const { return 1; }
   // Short rows of one set among several, beyond L2: of the lines that come with them few are read or written. Fitted to
   // 13 problems of 16 to 512 channels on planes of 14x14 to 28x28, every second row (Zen 5).
   double apart_nanoseconds() const {
@@ -435,7 +437,6 @@ class Tiled : public GuardedPass {
   const Index lanes_;
   const std::array<std::vector<Index>, 3> idle_;
   const std::vector<int> tap_;
-  double waits_ = 1;  // how much more it counts as threads wait for each other
   Box step_{};
   Index size_[4]{}, count_[4]{}, row_sets_ = 1, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;
 };
