@@ -62,7 +62,9 @@ class Layout {
 inline void* data_of(py::handle array) { return py::detail::array_proxy(array.ptr())->data; }
 
 /// Throws Error(value) if two arrays have an element in common, or if that cannot be told with reasonable effort.
-inline void refuse_overlap(const char* function, py::handle a, const char* a_name, py::handle b, const char* b_name) {
+inline void refuse_overlap(const char* function, const py::array& a, const char* a_name, const py::array& b,
+                           const char* b_name) {
+  if (!Layout(a).extent(a.data()).meets(Layout(b).extent(b.data()))) return;
   constexpr int kEffort = 10000;
   bool shared = true;
   try {
