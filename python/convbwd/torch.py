@@ -25,15 +25,32 @@ _library: torch.library.Library | None = None  # what is registered
 _depth = 0  # how many have enabled it
 
 
-def _new_gradients(input: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, geometry: Any) -> list[torch.Tensor]:
-    """Return tensors for both gradients with the strides that PyTorch's own kernel gives them: compilers rely on it."""
+def _new_gradients(
+    grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, geometry: Any, mask: Any
+) -> list[torch.Tensor | None]:
+    """
+    Return tensors for the gradients that the mask asks for.
+
+    Those of the input and the weight have the strides that PyTorch's own kernel gives them: compilers rely on it.
+    """
     backend = torch._C._select_conv_backend(input, weight, None, *geometry, bias_sizes)
     one_row = weight.ndim == 3  # PyTorch computes 1-D convolutions as 2-D ones
     if one_row:
         input, weight = input.contiguous().unsqueeze(2), weight.unsqueeze(2)
     memory_format = torch._C._conv_determine_backend_memory_format(input, weight, backend)
-    new = (torch.empty_like(t, memory_format=memory_format) for t in (input, weight))
-    return [t.squeeze(2) if one_row else t for t in new]
+    new: list[torch.Tensor | None] = [None, None, None]
+    for i, like in enumerate((input, weight)):
+        if mask[i]:
+            gradient = torch.empty_like(like, memory_format=memory_format)
+            new[i] = gradient.squeeze(2) if one_row else gradient
+    if mask[2]:
+        new[2] = grad_output.new_empty(grad_output.shape[1])
+    return new
+
+
+def _as_array(tensor: torch.Tensor) -> Any:
+    """Return the array of a tensor's memory: of codes where NumPy has no such dtype."""
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _convolution_backward(
@@ -44,15 +61,21 @@ def _convolution_backward(
     *geometry_and_mask: Any,
 ) -> Any:
     """Compute what PyTorch asks for, or hand it to PyTorch's own kernel where this library has no answer."""
-    tensors = (grad_output, input, weight)
-    parameters = (bias_sizes, *geometry_and_mask)
-    ours = all(t.dtype == input.dtype and t.layout == torch.strided and t.numel() > 0 for t in tensors)
-    if not ours or input.dtype not in _DTYPES or any(t.is_conj() or t.is_neg() for t in tensors):
-        return _OPERATOR.redispatch(_NATIVE, *tensors, *parameters)
+    tensors = [t.detach() for t in (grad_output, input, weight)]
+    dtype = input.dtype
+    ours = all(t.dtype == dtype and t.layout == torch.strided and t.numel() > 0 for t in tensors)
+    if not ours or dtype not in _DTYPES or any(t.is_conj() or t.is_neg() for t in tensors):
+        return _OPERATOR.redispatch(_NATIVE, grad_output, input, weight, bias_sizes, *geometry_and_mask)
     *geometry, mask = geometry_and_mask
-    new = _new_gradients(input.detach(), weight.detach(), bias_sizes, geometry)
-    out = [t if wanted else None for t, wanted in zip((*new, None), mask, strict=True)]
-    return convolution_backward(*(t.detach() for t in tensors), *parameters, out=out, like=input)
+    new = _new_gradients(*tensors, bias_sizes, geometry, mask)
+    convolution_backward(
+        *map(_as_array, tensors),
+        bias_sizes,
+        *geometry_and_mask,
+        out=[None if t is None else _as_array(t) for t in new],
+        dtype="bfloat16" if dtype == torch.bfloat16 else None,
+    )
+    return tuple(new)
 
 
 class _Enabled:
