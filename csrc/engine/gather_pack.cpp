@@ -138,7 +138,8 @@ void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Ind
   const bool rows_dense = sn == taps && dense_planes(w);
   const bool in_steps = w.run(weight_k_, 0, k) == k;
   // Channels of these columns: where all their taps lie in one row of w, it is loaded as a whole for each k.
-  Index pick[kMaxColumns], piece[kMaxColumns + 1];
+  std::ptrdiff_t pick[kMaxColumns];
+  Index piece[kMaxColumns + 1];
   const Index c0 = member_major_ ? 0 : n0 / s.members;
   const Index c1 = member_major_ ? channels : (n0 + n - 1) / s.members + 1;
   const bool widens = w.dtype != compute_dtype<T>;
@@ -164,6 +165,13 @@ void Gather<T>::pack_block(const View& w, const PhaseSet& s, Index channels, Ind
         kernels_.pad[static_cast<int>(w.dtype)](panel + i[0], nr, advance(w.data, w.dtype, first + pick[i[0]]),
                                                 w.stride[weight_k_], 1, k, 0, i[1] - i[0], i[1] == n ? nr - n : 0,
                                                 rows_ahead(w) * w.stride[weight_k_]);
+      panel += k * nr;
+      continue;
+    }
+    if (in_steps && w.stride[weight_k_] == 1) {  // input gradients by weights [tap][input channel][output channel]
+      T* table[] = {panel};
+      kernels_.transpose[static_cast<int>(w.dtype)](table, 1, nr, advance(w.data, w.dtype, first), pick, 1,
+                                                    static_cast<int>(n), static_cast<int>(nr), k, {});
       panel += k * nr;
       continue;
     }

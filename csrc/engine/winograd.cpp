@@ -241,34 +241,38 @@ class Winograd final : public Tiled<T>, Roles {
   // Transforms the weights of a panel for a chunk of source channels to u[frequency][part][source channel][column].
   void weights(const View& w, Index g, Index panel, Index k0, const Slot& s, T* u) const {
     const Index3& window = spec_.problem.w;
-    const Index columns = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
-    for (Index k = k0; k < k1; k += kWeightBlock) {
-      const Index count = std::min(kWeightBlock, k1 - k), all = count * columns * taps_;
-      Index5 at{}, size{0, 0, window[0], window[1], window[2]}, step{0, 0, window[1] * window[2], window[2], 1};
-      at[0] = g * spec_.problem.co;
-      at[weight_n_] += panel_begin(panel), size[weight_n_] = panel_size(panel);
-      at[weight_k_] += k, size[weight_k_] = count;
-      const T* from = s.weights;
-      Index ahead = 0;
-      if (const View part = w.at(at, size); size[weight_n_] == columns && in_place(w, at, size)) {
-        from = static_cast<const T*>(part.data);
-        step = w.stride;
-        ahead =
-            std::max(step[weight_k_], kWeightBlock * taps_);  // the next channel; of those side by side a later block
-      } else {
-        // Runs of memory stay runs.
-        const bool k_inside = w.stride[weight_k_] < w.stride[weight_n_];
-        step[weight_n_] = k_inside ? count * taps_ : taps_;
-        step[weight_k_] = k_inside ? taps_ : columns * taps_;
-        if (size[weight_n_] < columns) std::fill_n(s.weights, all, T{});
-        copy_in(kernels_, s.weights, step, part);
-        std::fill_n(s.weights + all, lanes_, T{});
+    const Index all = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
+    // Where source channels lie side by side, as many of them as a line has, of fewer columns.
+    const bool across = w.plain() && w.stride[weight_k_] == 1 && all > lanes_;
+    const Index columns = across ? lanes_ : all, most = kWeightBlock * all / columns;
+    for (Index k = k0; k < k1; k += most)
+      for (Index n = 0; n < all; n += columns) {
+        const Index count = std::min(most, k1 - k), elements = count * columns * taps_;
+        Index5 at{}, size{0, 0, window[0], window[1], window[2]}, step{0, 0, window[1] * window[2], window[2], 1};
+        at[0] = g * spec_.problem.co;
+        at[weight_n_] += panel_begin(panel) + n, size[weight_n_] = std::min(columns, panel_size(panel) - n);
+        at[weight_k_] += k, size[weight_k_] = count;
+        const T* from = s.weights;
+        Index ahead = 0;
+        if (const View part = w.at(at, size); size[weight_n_] == columns && in_place(w, at, size)) {
+          from = static_cast<const T*>(part.data);
+          step = w.stride;
+          ahead =
+              std::max(step[weight_k_], kWeightBlock * taps_);  // the next channel; of those side by side a later block
+        } else {
+          // Runs of memory stay runs.
+          const bool k_inside = w.stride[weight_k_] < w.stride[weight_n_];
+          step[weight_n_] = k_inside ? count * taps_ : taps_;
+          step[weight_k_] = k_inside ? taps_ : columns * taps_;
+          if (size[weight_n_] < columns) std::fill_n(s.weights, elements, T{});
+          copy_in(kernels_, s.weights, step, part);
+          std::fill_n(s.weights + elements, lanes_, T{});
+        }
+        for (Index i = 0; i < count; ++i)
+          transforms_.weights(u + n + (k - k0 + i) * all, (k1 - k0) * all, ustep_, from + i * step[weight_k_],
+                              step[weight_n_], ahead, static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
+                              static_cast<int>(columns / lanes_), s.taps);
       }
-      for (Index i = 0; i < count; ++i)
-        transforms_.weights(u + (k - k0 + i) * columns, (k1 - k0) * columns, ustep_, from + i * step[weight_k_],
-                            step[weight_n_], ahead, static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
-                            static_cast<int>(columns / lanes_), s.taps);
-    }
   }
   // Whether the kernel can read such a part of the weights where it is: taps side by side, in whole vectors that do not
   // reach behind the last weight.
