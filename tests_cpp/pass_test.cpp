@@ -68,8 +68,13 @@ std::vector<Maker<T>> makers(Unknown unknown) {
             {"outer", make_outer, kernel_sets<T>(), false},
             {"lanes", plain_pass<T, make_lanes_weights<T>>, kernel_sets<T>(), false},
             {"reference", reference, any}};
+  const auto rows = [](const PassSpec& spec, const KernelSet<T>& kernels) {  // whose sums are the same
+    auto pass = make_lanes_in_place(spec, kernels);
+    return pass ? std::move(pass) : make_rows(spec, kernels);
+  };
   return {{"gather", make_gather, gathering},
           {"rows", make_rows, kernel_sets<T>()},
+          {"rows or lanes in place", rows, kernel_sets<T>()},
           {"lanes", plain_pass<T, make_lanes<T>>, kernel_sets<T>(), false},
           {"columns", plain_pass<T, make_columns<T>>, kernel_sets<T>(), false},
           {"matvec", plain_pass<T, make_matvec<T>>, kernel_sets<T>(), false},

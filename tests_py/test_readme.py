@@ -15,7 +15,7 @@ from convbwd import _api, _ascend, _double, _gradcheck, _plan, _tiles, formats
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
 README = (ROOT / "README.md").read_text()
-DESIGN = (CSRC / "README.md").read_text()
+DESIGN = "".join((CSRC / name).read_text() for name in ("README.md", "MEASUREMENTS.md"))
 
 
 def blocks(language: str) -> list[str]:
@@ -59,7 +59,7 @@ def test_commands_exist() -> None:
         assert (ROOT / script).is_file(), script
 
 
-PAGES = ["README.md", "csrc/README.md", "bench/README.md", "docs/names.md", "docs/accuracy.md"]
+PAGES = ["README.md", "csrc/README.md", "csrc/MEASUREMENTS.md", "bench/README.md", "docs/names.md", "docs/accuracy.md"]
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -78,4 +78,4 @@ def test_names_in_the_design_exist() -> None:
     sources += "".join(p.read_text() for p in (ROOT / "tests_py").glob("*.py") if p != Path(__file__))
     for code in re.findall(r"`([^`\n]+)`", DESIGN):
         for name in re.findall(r"\b[A-Za-z]\w*", code) if re.fullmatch(r"[\w:]+(?:\(.*\))?", code) else []:
-            assert re.search(rf"\b{name}\b", sources), f"csrc/README.md names {name}, which no source has"
+            assert re.search(rf"\b{name}\b", sources), f"the design names {name}, which no source has"

@@ -103,6 +103,9 @@ inline bool dense_planes(const View& v) {
   return v.plain() && v.stride[4] == 1 && v.stride[3] == v.size[4] && v.stride[2] == v.size[3] * v.size[4];
 }
 
+/// Whether the channels of a pixel, or those of a block, lie side by side, and its pixels do not.
+inline bool channels_last(const View& v) { return v.stride[1] == 1 && v.stride[4] != 1 && v.size[1] > 1; }
+
 /// Whether rows of weights, channels and taps, lie in memory as runs.
 inline bool rows_of_taps(const View& w) { return dense_planes(w) && w.stride[1] == w.size[2] * w.stride[2]; }
 

@@ -140,9 +140,18 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   if (winograd_may) add(make_winograd(spec, native));
   if (asked && all.size() > 1) all.erase(all.begin());  // wherever it can serve
   const auto cost = [&](const Candidate& c) { return c.cost() * (&c == &all.front() && !asked ? kWorthwhile : 1); };
-  std::iter_swap(all.begin(), std::min_element(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) {
-                   return cost(a) < cost(b);
-                 }));
+  auto best = std::min_element(all.begin(), all.end(),
+                               [&](const Candidate& a, const Candidate& b) { return cost(a) < cost(b); });
+  // Lanes form the sums of rows, and of channels that lie side by side without a transposition.
+  const View& source = spec.unknown == Unknown::x ? spec.operands.y : spec.operands.x;
+  const View& result = spec.unknown == Unknown::x ? spec.operands.x : spec.operands.y;
+  if (const Sums sums = best->pass->summation();
+      p.depthwise() && sums[0] == static_cast<Index>(SumKind::rows) && channels_last(source) && channels_last(result)) {
+    auto pass = make_lanes_in_place(spec, native);
+    if (!pass && best == all.begin() && 2 * p.groups >= native.lanes) pass = make_lanes(spec, native);
+    if (pass) best->pass = std::move(pass);
+  }
+  std::iter_swap(all.begin(), best);
   return all;
 }
 

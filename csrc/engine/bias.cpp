@@ -1,6 +1,7 @@
 // The bias gradient: one sum for each channel, in an order that depends on the shape alone. Blocks of whole rows are
 // summed in the compute type by 64 interleaved sums; of planes no larger than that, several are added up element by
-// element first. Blocks are added in double.
+// element first. Blocks are added in double. Where channels lie side by side, the interleaved sums of as many as a
+// vector has lanes are formed together, by the kernel of depthwise convolutions: a tap is every 64th pixel.
 #include "engine/pass.h"
 #include "format/copy.h"
 #include "kernels/list.h"
@@ -9,13 +10,13 @@ namespace convbwd {
 namespace {
 
 constexpr Index kBlock = 1024;              // elements of a block: short sums stay accurate
-constexpr Index kSmall = 64;                // elements of a plane that is added to others
+constexpr Index kSmall = 64;                // interleaved sums, and elements of a plane that is added to others
 constexpr Index kPlanes = kBlock / kSmall;  // of a block
 // Elements of a task's channels: of copies, and in place, where memory gives them in one go (with no more than copies
 // those of 64 images take 1.7 to 2 times as long, Zen 4).
 constexpr Index kCopied = 4096, kRun = 1 << 16;
 constexpr Index kMostChannels = 256;  // of a task
-constexpr Index kLine = 16;           // channels of a task where they lie side by side
+constexpr Index kTile = 8;            // pixels at a time whose channels lie side by side, and in few pages
 
 template <class T>
 class BiasGradient final : public Pass {
@@ -24,16 +25,23 @@ class BiasGradient final : public Pass {
     width_ = std::min(kBlock, size_[4]);
     rows_ = std::max<Index>(1, kBlock / size_[4]);
     rows_ = std::min(rows_, size_[3]);
-    in_place_ = y.plain() && y.dtype == compute_dtype<T> && y.stride[4] == 1 && (rows_ == 1 || y.stride[3] == size_[4]);
     const Index plane = size_[3] * size_[4];
     small_ = plane <= kSmall;
+    lines_ = channels_last(y);
+    const bool runs = small_ || rows_ > 1 ? size_[3] == 1 || y.stride[3] == size_[4] * y.stride[4] : true;
+    in_place_ =
+        y.plain() && y.dtype == compute_dtype<T> && runs && (lines_ ? size_[1] >= kernels_.lanes : y.stride[4] == 1);
     const Index elements = size_[0] * size_[1] * size_[2] * plane;
     slots_ = static_cast<int>(std::max<Index>(1, std::min<Index>(threads, elements >> 16)));
-    group_ = std::clamp<Index>((in_place_ && !small_ ? kRun : kCopied) / plane, 1, kMostChannels);
-    if (!in_place_ && y.stride[1] == 1) group_ = std::max(group_, kLine);
+    if (lines_)
+      group_ = in_place_ ? kMostChannels : kLineChannels;
+    else
+      group_ = std::clamp<Index>((in_place_ && !small_ ? kRun : kCopied) / plane, 1, kMostChannels);
     group_ = ceil_div(size_[1], round_up(ceil_div(size_[1], group_), slots_));
     tasks_ = ceil_div(size_[1], group_);
-    slot_bytes_ = in_place_ ? 0 : round_up(group_ * rows_ * width_ * static_cast<Index>(sizeof(T)), 64);
+    const Index copied = in_place_ ? 0 : lines_ && small_ ? kPlanes * plane : rows_ * width_;  // pixels
+    const Index pitch = lines_ ? round_up(group_ + kernels_.lanes, kernels_.lanes) : group_;
+    slot_bytes_ = round_up((copied + (lines_ ? kSmall : 0)) * pitch * static_cast<Index>(sizeof(T)), 64);
   }
 
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(slots_ * slot_bytes_); }
@@ -47,7 +55,9 @@ class BiasGradient final : public Pass {
       const Index c0 = i * group_, channels = std::min(group_, size_[1] - c0);
       T* copy = reinterpret_cast<T*>(workspace + slot * slot_bytes_);
       double total[kMostChannels] = {};
-      if (small_)
+      if (lines_)
+        add_lines(o.y, c0, channels, copy, total);
+      else if (small_)
         add_planes(o.y, c0, channels, copy, total);
       else
         add_blocks(o.y, c0, channels, copy, total);
@@ -102,6 +112,64 @@ class BiasGradient final : public Pass {
       for (Index c = 0; c < channels; ++c) total[c] += kernels_.sum(all.data + c * all.step, plane);
     }
   }
+
+  // The same blocks, as sums[pixel % kSmall][channel]. Where they are, whole vectors may begin before channel c0.
+  void add_lines(const View& y, Index c0, Index channels, T* copy, double* total) const {
+    constexpr Index kMostLanes = 16;
+    const Index lanes = kernels_.lanes, before = in_place_ ? std::max<Index>(0, c0 + lanes - size_[1]) : 0;
+    const Index pitch = round_up(channels + before, lanes), step = in_place_ ? y.stride[4] : pitch;
+    alignas(64) T columns[kSmall * kMostLanes], ones[kMostLanes];
+    T* const sums = copy;
+    copy += kSmall * pitch;
+    std::fill_n(ones, lanes, T{1});
+    DepthwiseTap taps[kPlanes];
+    const auto place = [&](const Index5& at, Index rows, Index width, T* to) -> const T* {
+      if (in_place_) return static_cast<const T*>(y.data) + y.offset(at) - before;
+      copy_in(kernels_, to, {0, 1, 0, width * pitch, pitch}, y.at(at, {1, channels, 1, rows, width}));
+      return to;
+    };
+    // Runs of so many pixels, at most kSmall, which begin at the taps; the last one has `rest`.
+    const auto add_runs = [&](const T* first, Index runs, Index width, Index rest) {
+      std::fill(sums + width * pitch, sums + kSmall * pitch, T{});
+      for (Index from = 0, to; from < width; from = to) {
+        to = std::min(from + kTile, from < rest ? rest : width);
+        for (Index block = 0; block < pitch; block += lanes) {
+          const Index c = in_place_ ? std::clamp<Index>(channels + before - lanes, 0, block) : block;
+          kernels_.depthwise(1, to - from, sums + from * pitch + c, 0, pitch, first + from * step + c, 0, step, taps,
+                             from < rest ? runs : runs - 1, ones, false);
+        }
+      }
+      for (Index c = 0; c < channels; c += lanes) {
+        T* table[] = {columns};
+        const Index count = std::min(lanes, channels - c);
+        kernels_.transpose[static_cast<int>(compute_dtype<T>)](table, 1, kSmall, sums + before + c, nullptr, pitch,
+                                                               kSmall, kSmall, count, {});
+        for (Index j = 0; j < count; ++j) total[c + j] += kernels_.sum(columns + j * kSmall, kSmall);
+      }
+    };
+    const Index planes = size_[0] * size_[2], plane = size_[3] * size_[4];
+    for (Index i = 0; i < planes && small_; i += kPlanes) {
+      const Index count = std::min(kPlanes, planes - i);
+      const T* first = nullptr;
+      for (Index t = 0; t < count; ++t) {
+        const T* const at =
+            place({(i + t) / size_[2], c0, (i + t) % size_[2], 0, 0}, size_[3], size_[4], copy + t * plane * pitch);
+        if (t == 0) first = at;
+        taps[t] = {at - first, 0};
+      }
+      add_runs(first, count, plane, plane);
+    }
+    for (Index t = 0; t < kPlanes; ++t) taps[t] = {static_cast<std::ptrdiff_t>(t * kSmall * step), 0};
+    for (Index i = 0; i < planes && !small_; ++i)
+      for (Index h = 0; h < size_[3]; h += rows_)
+        for (Index w = 0; w < size_[4]; w += width_) {
+          const Index rows = std::min(rows_, size_[3] - h), width = std::min(width_, size_[4] - w);
+          const Index pixels = rows * width, runs = ceil_div(pixels, kSmall);
+          add_runs(place({i / size_[2], c0, i % size_[2], h, w}, rows, width, copy), runs, std::min(pixels, kSmall),
+                   pixels - (runs - 1) * kSmall);
+        }
+  }
+
   static void add(T* sums, const T* p, Index count) {
     for (Index i = 0; i < count; ++i) sums[i] += p[i];
   }
@@ -110,7 +178,7 @@ class BiasGradient final : public Pass {
   const KernelSet<T>& kernels_;
   Index width_, rows_, group_, tasks_, slot_bytes_;
   int slots_;
-  bool in_place_, small_;
+  bool in_place_, small_, lines_;  // lines of channels
 };
 
 }  // namespace

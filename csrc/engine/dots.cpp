@@ -64,8 +64,8 @@ class Dots final : public SlottedPass {
     bool x_stays = false, y_stays = false;  // where they are
     Index bytes;
   };
-  struct Next {
-    Index x = 0, y = 0;  // elements from what is copied to what is copied next
+  struct OfEach {
+    Index x = 0, y = 0;
   };
 
   static bool may_stay(const View& v) {
@@ -78,15 +78,23 @@ class Dots final : public SlottedPass {
     return may_stay(v) && (row || in_runs(v, box_q_));
   }
   // Of x at a time: without a border only those of a tile.
-  Index copied_channels() const { return masked_ ? layout_.together : channels_; }
+  Index copied_channels() const { return masked_ ? layout_.together : together_ * channels_; }
+  Index y_elements(Index groups) const {
+    return (groups - 1) * spec_.problem.co * layout_.y_channel() + layout_.y_size();
+  }
   Slot carve(Carver carver) const;
   void measure(const Operands& o);
+  void plan_together();
   PixelBox box(Index i) const { return pixel_box(i, pixels_, box_q_); }
   void locate(const Operands& o, const PixelBox& b, Slot& s) const;
+  void copy_x(const Operands& o, Index n, Index channel, Index channels, const Slot& s, OfEach& bordered,
+              Index next) const;
+  void copy_y(const Operands& o, Index n, Index group, Index groups, const Slot& s, OfEach& bordered, Index next) const;
   Index begin_of(const View& v, const Planes& planes, Index unit, Index channel) const;
-  Next next_copies(const Operands& o, Index unit, Index result, Index next_unit, Index next_result) const;
+  /// Elements from what is copied to what is copied next.
+  OfEach next_copies(const Operands& o, Index unit, Index result, Index next_unit, Index next_result) const;
   void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const PixelBox& b, const Slot& s,
-               bool bordered, const Next& next) const;
+               const OfEach& next) const;
   void sum_carefully(const PixelBox& b, const T* x, const T* y, Index y_channel, T* part, Index row) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
@@ -99,7 +107,8 @@ class Dots final : public SlottedPass {
   DotsLayout layout_;
   bool copies_x_ = true, copies_y_ = true;
   Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, batch_ = 1;
-  Slabs slabs_;  // of boxes of images
+  Index together_ = 1;  // groups that are copied together
+  Slabs slabs_;         // of boxes of images
   Index slot_bytes_ = 0;
 };
 
@@ -117,7 +126,7 @@ template <class T>
 typename Dots<T>::Slot Dots<T>::carve(Carver carver) const {
   Slot s{};
   if (copies_x_) s.x = carver.take<T>(copied_channels() * layout_.x.channel() + layout_.x.slack() + layout_.lead);
-  if (copies_y_) s.y = carver.take<T>(layout_.lead + layout_.y_size() + layout_.lead);
+  if (copies_y_) s.y = carver.take<T>(layout_.lead + y_elements(together_) + layout_.lead);
   s.part = carver.take<T>(spec_.problem.co * layout_.together * spec_.problem.taps());
   s.x_parts = carver.take<Planes::Part>(layout_.x.parts());
   s.y_parts = carver.take<Planes::Part>(static_cast<Index>(layout_.y.size()));
@@ -129,7 +138,7 @@ typename Dots<T>::Slot Dots<T>::carve(Carver carver) const {
 template <class T>
 void Dots<T>::measure(const Operands& o) {
   const Problem& p = spec_.problem;
-  layout_ = DotsLayout(p, masked_, box_q_, kernels_.dots_mr, kernels_.dots_nt);
+  layout_ = DotsLayout(p, masked_, box_q_, kernels_.dots_mr, kernels_.dots_nt, together_ > 1);
   const bool pointwise = p.pointwise();
   copies_x_ = !((pointwise || masked_) && stays(o.x)), copies_y_ = !(pointwise && stays(o.y));
   slot_bytes_ = carve({}).bytes;
@@ -201,8 +210,28 @@ bool Dots<T>::plan() {
   const auto fits = [&] { return share(slabs_.tasks(), slabs_.bytes<T>(sum_count()), slot_bytes_); };
   if (!fits()) return false;
   measure(spec_.operands);
+  plan_together();
   fits();
   return true;
+}
+
+// Where channels lie side by side those of a line are copied at a time, if they are channels of groups. Every thread
+// gets some.
+template <class T>
+void Dots<T>::plan_together() {
+  const Problem& p = spec_.problem;
+  const Operands& o = spec_.operands;
+  const bool across = (copies_x_ && channels_last(o.x)) || (copies_y_ && channels_last(o.y));
+  if (!across || masked_ || slabs_.several() || channel_blocks_ > 1) return;
+  const Index batch = batch_;
+  const auto fits = [&](Index together) {
+    together_ = together, batch_ = round_up(batch, together);
+    slabs_.results = ceil_div(p.groups, batch_);
+    measure(o);
+    return slot_bytes_ <= kTogetherBytes && share(slabs_.tasks(), 0, slot_bytes_);
+  };
+  Index together = std::min<Index>(groups_of_line(p), ceil_div(p.groups, spec_.threads));
+  while (!fits(together) && together > 1) together = ceil_div(together, 2);
 }
 
 // Where a box of an image lies.
@@ -215,8 +244,8 @@ Index Dots<T>::begin_of(const View& v, const Planes& planes, Index unit, Index c
 
 // From a result's part of a unit to what is copied next.
 template <class T>
-typename Dots<T>::Next Dots<T>::next_copies(const Operands& o, Index unit, Index result, Index next_unit,
-                                            Index next_result) const {
+typename Dots<T>::OfEach Dots<T>::next_copies(const Operands& o, Index unit, Index result, Index next_unit,
+                                              Index next_result) const {
   const Problem& p = spec_.problem;
   const auto distance = [&](const View& v, const Planes& planes, Index channel, Index next) {
     if (!Planes::far(v)) return Index{0};
@@ -239,10 +268,33 @@ void Dots<T>::locate(const Operands& o, const PixelBox& b, Slot& s) const {
       !copies_y_ || (layout_.lead == 0 && !masked_ && may_stay(o.y) && s.y_parts->run >= layout_.length(b.q0, b.q1));
 }
 
+template <class T>
+void Dots<T>::copy_x(const Operands& o, Index n, Index channel, Index channels, const Slot& s, OfEach& bordered,
+                     Index next) const {
+  if (s.x_stays || masked_) return;  // masked, a tile's channels are copied at a time
+  std::fill_n(s.x + channels * layout_.x.channel() + layout_.x.slack(), layout_.lead, T{});
+  layout_.x.copy(kernels_, o.x, s.x_parts, n, channel, channels, s.x, channels == bordered.x, next);
+  bordered.x = channels;
+}
+
+template <class T>
+void Dots<T>::copy_y(const Operands& o, Index n, Index group, Index groups, const Slot& s, OfEach& bordered,
+                     Index next) const {
+  if (s.y_stays) return;
+  const Index co = spec_.problem.co;
+  T* to = s.y + layout_.lead;
+  const Planes::Part* parts = s.y_parts;
+  for (const Planes& y : layout_.y) {
+    y.copy(kernels_, o.y, parts++, n, group * co, groups * co, to, groups * co == bordered.y, next);
+    to += co * layout_.y_channel();
+  }
+  bordered.y = groups * co;
+}
+
 // Adds the products of one box and image to sums[output channel][input channel][tap].
 template <class T>
 void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const PixelBox& b, const Slot& s,
-                      bool bordered, const Next& next) const {
+                      const OfEach& next) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   const auto place = [](const View& v, const Planes::Part* parts, Index n_, Index c) {
@@ -253,8 +305,6 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
   const T* const y = s.y_stays ? place(o.y, s.y_parts, n, g * p.co) : s.y + layout_.lead;
   const T* x = s.x_stays ? place(o.x, s.x_parts, n, g * p.ci + c0) : s.x;
   const bool by_tiles = masked_ && !s.x_stays;  // x is copied
-  if (!masked_ && !s.x_stays)
-    layout_.x.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0, channels, s.x, bordered, next.x);
   const Index length = layout_.length(b.q0, b.q1);
   T tile[kMostColumns];
   Ahead ahead;
@@ -369,46 +419,40 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
     Slot s = carve(slot(workspace, number));
     if (layout_.lead > 0) {
       std::fill(s.y, s.y + layout_.lead, T{});
-      T* behind_y = s.y + layout_.lead + layout_.y_size();
+      T* behind_y = s.y + layout_.lead + y_elements(together_);
       std::fill(behind_y, behind_y + layout_.lead, T{});
     }
     const Range part = results_of(task.result);
     const Index first = part.begin, last = part.end;
     if (!sums) sums = s.sums;
     std::fill(sums, sums + (last - first) * sum_count(), T{});
-    Index located = -1, bordered = 0;  // channels
-    bool bordered_y = false;
+    Index located = -1;
+    OfEach bordered;  // channels whose copies have the zeros around them already
     for (Index u = task.units.begin; u < task.units.end; ++u) {
       const PixelBox b = box(u / p.n);
       if (located != u / p.n) {
-        located = u / p.n, bordered = 0, bordered_y = false;
+        located = u / p.n, bordered = {};
         locate(o, b, s);
       }
-      for (Index r = first, group = -1; r < last; ++r) {
-        const Next next = [&]() -> Next {
+      for (Index r = first; r < last; ++r) {
+        const OfEach next = [&]() -> OfEach {
           if (s.x_stays && s.y_stays && !masked_) return {};
           if (r + 1 < last) return next_copies(o, u, r, u, r + 1);
           if (u + 1 < slabs_.units) return next_copies(o, u, r, u + 1, first);
           return next_copies(o, u, r, 0, last % results);
         }();
-        if (group != r / channel_blocks_) {
-          group = r / channel_blocks_;
-          T* to = s.y + layout_.lead;
-          const Planes::Part* parts = s.y_parts;
-          for (const Planes& y : layout_.y) {
-            if (!s.y_stays) y.copy(kernels_, o.y, parts, u % p.n, group * p.co, p.co, to, bordered_y, next.y);
-            to += p.co * layout_.y_channel(), ++parts;
-          }
-          bordered_y = true;
+        const Index group = r / channel_blocks_, c0 = r % channel_blocks_ * channels_,
+                    channels = std::min(channels_, p.ci - c0), member = (r - first) % together_;
+        if (member == 0) {
+          const Index groups = std::min(together_, last - r);
+          if (r == first || (r - 1) / channel_blocks_ != group) copy_y(o, u % p.n, group, groups, s, bordered, next.y);
+          copy_x(o, u % p.n, group * p.ci + c0, groups * channels, s, bordered, next.x);
         }
-        const Index c0 = r % channel_blocks_ * channels_, channels = std::min(channels_, p.ci - c0);
-        if (!s.x_stays && layout_.lead > 0) {
-          T* const behind_x = s.x + channels * layout_.x.channel() + layout_.x.slack();
-          std::fill(behind_x, behind_x + layout_.lead, T{});
-        }
-        s.sums = sums + (r - first) * sum_count();
-        sum_box(o, u % p.n, group, c0, channels, b, s, channels == bordered, next);
-        bordered = channels;
+        Slot of_group = s;
+        if (!s.x_stays) of_group.x += member * channels * layout_.x.channel();
+        if (!s.y_stays) of_group.y += member * p.co * layout_.y_channel();
+        of_group.sums = sums + (r - first) * sum_count();
+        sum_box(o, u % p.n, group, c0, channels, b, of_group, next);
       }
     }
     return sums;

@@ -7,12 +7,13 @@
 
 namespace convbwd {
 
-DotsLayout::DotsLayout(const Problem& p, bool masked, const Index3& box, Index rows, Index columns)
+DotsLayout::DotsLayout(const Problem& p, bool masked, const Index3& box, Index rows, Index columns, bool apart)
     : problem_(p), masked_(masked) {
   if (!masked) {
     x = Planes(axis_maps(p, map_forward), box, Planes::Borders::shared);
     y.assign(1, Planes(p.y, {}, x.extent()));
     list_bordered(rows, columns);
+    if (apart) x.add_zeros(lead), y[0].add_zeros(lead);
     return;
   }
   const std::size_t a = p.first_axis();

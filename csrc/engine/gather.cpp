@@ -47,9 +47,9 @@ typename Gather<T>::Slot Gather<T>::carve(Carver carver) const {
   s.taps = carver.take<T>(packed && !one_member_ ? packed * spec_.problem.taps() : 0);
   if (!prepack_) s.panels = carver.take<T>(chunk_ * panel_columns(packed));
   if (copy_ == Copy::by_tasks) s.copy = carver.take<T>(box_n_ * chunk_ * copy_plane_);
-  if (patches_) {
+  if (patches_ || member_major_) {
     s.line = carver.take<T>(std::max<Index>(kMaxColumns, span[2]));
-  } else if (!member_major_) {
+  } else {
     s.rows = carver.take<T>(kernels_.lanes * (converts_ ? line()
                                               : direct_ ? 0
                                                         : widest * round_up(box_q_[2], kernels_.lanes)));

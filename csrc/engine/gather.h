@@ -163,10 +163,8 @@ class Gather final : public SlottedPass, Roles {
                 const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k, const Tiles& tiles,
                 Segment* segments, bool accumulate) const;
   void store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
-  void store_channels(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
-                      const std::ptrdiff_t* pos, const Slot& slot) const;
-  void store_patches(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
-                     const std::ptrdiff_t* pos, const Slot& slot) const;
+  void store_pieces(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
+                    const std::ptrdiff_t* pos, const Slot& slot) const;
   void store_direct(const View& d, Index channels, const Box& b, const Slot& slot) const;
   void store_phases(const View& d, Index channels, std::size_t first, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, bool cleared, const Slot& slot) const;

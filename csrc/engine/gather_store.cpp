@@ -12,7 +12,7 @@ void copy_pieces_of(T* to, Index step, const T* from, Index nr, const std::ptrdi
 
 template <class T>
 void copy_pieces(T* to, Index step, const T* from, Index nr, const std::ptrdiff_t* place, Index count, Index length) {
-  switch (length) {  // one instruction or two each
+  switch (length) {  // a few instructions each
     case 2:
       return copy_pieces_of<2>(to, step, from, nr, place, count);
     case 3:
@@ -21,6 +21,12 @@ void copy_pieces(T* to, Index step, const T* from, Index nr, const std::ptrdiff_
       return copy_pieces_of<4>(to, step, from, nr, place, count);
     case 8:
       return copy_pieces_of<8>(to, step, from, nr, place, count);
+    case 16:
+      return copy_pieces_of<16>(to, step, from, nr, place, count);
+    case 32:
+      return copy_pieces_of<32>(to, step, from, nr, place, count);
+    case 64:
+      return copy_pieces_of<64>(to, step, from, nr, place, count);
     default:
       for (Index i = 0; i < count; ++i, to += step) std::copy_n(from + place[i] * nr, length, to);
   }
@@ -57,10 +63,7 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
     const Index pixels = set_pixels(set, b);
     if (member_major_ || patches_) {
       add_bias(tiles, pixels, set.members);
-      if (patches_)
-        store_patches(d, channels, set, b, tiles, pos, s);
-      else
-        store_channels(d, channels, set, b, tiles, pos, s);
+      store_pieces(d, channels, set, b, tiles, pos, s);
     } else if (i % per_row == 0) {
       store_phases(d, channels, i, b, tiles, pos, cleared, s);
     }
@@ -69,78 +72,55 @@ void Gather<T>::store(const Operands& o, Index g, Index c0, Index channels, cons
   }
 }
 
-// Columns of a member lie side by side in the destination: channels-last results.
+// Columns that lie side by side in the destination are pieces of it: of a channel along w, or channels of one position
+// or, where nothing lies between them, of several. What lies outside is left out.
 template <class T>
-void Gather<T>::store_channels(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
-                               const std::ptrdiff_t* pos, const Slot& slot) const {
-  const Index3 e = b.extent(s);
-  const Index pixels = set_pixels(s, b), columns = s.columns(channels), step = vectors_ * kernels_.lanes;
-  const auto& [fd, fh, fw] = s.phase;
-  const auto put = [&](Index at, Index column, Index count, Index place, Index channel) {
-    if (!pixels) {
-      for (Index j = 0; j < count; ++j)
-        store_row(kernels_, advance(d.data, d.dtype, at + j), d.dtype, 1, slot.bias + channel + j, 1);
-      return;
-    }
-    while (count > 0) {
-      const Index n0 = column / step * step, nr = kernel(std::min(step, columns - n0)).nr;
-      const Index n = std::min(count, n0 + step - column);
-      store_row(kernels_, advance(d.data, d.dtype, at), d.dtype, 1, tiles + pixels * n0 + place * nr + column - n0, n);
-      at += n, column += n, count -= n;
-    }
-  };
-  Index natural = 0;
-  for (Index n = 0; n < b.n; ++n)
-    for (Index qd = 0; qd < e[0]; ++qd)
-      for (Index qh = 0; qh < e[1]; ++qh)
-        for (Index qw = 0; qw < e[2]; ++qw, ++natural) {
-          const Index place = pixels ? pos[natural] : 0;
-          Index column = -channels;
-          for (const auto& md : fd->members)
-            for (const auto& mh : fh->members)
-              for (const auto& mw : fw->members) {
-                column += channels;
-                const Index3 at{b.position(maps_, 0, qd, md), b.position(maps_, 1, qh, mh),
-                                b.position(maps_, 2, qw, mw)};
-                if (!maps_[0].holds(at[0]) || !maps_[1].holds(at[1]) || !maps_[2].holds(at[2])) continue;
-                for (Index c = 0, run = 0; c < channels; c += run) {
-                  run = d.run(1, c, channels - c);
-                  put(d.offset({n, 0, at[0], at[1], at[2]}) + d.along(1, c), column + c, run, place, c);
-                }
-              }
-        }
-}
-
-// Columns of a channel are pieces of rows of the destination. What lies outside it is left out.
-template <class T>
-void Gather<T>::store_patches(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
-                              const std::ptrdiff_t* pos, const Slot& slot) const {
+void Gather<T>::store_pieces(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
+                             const std::ptrdiff_t* pos, const Slot& slot) const {
   const Index3 e = b.extent(s);
   const Index pixels = set_pixels(s, b), step = maps_[2].dst_step, length = maps_[2].dst;
   const auto& [fd, fh, fw] = s.phase;
   const auto height = static_cast<Index>(fh->members.size()), width = static_cast<Index>(fw->members.size());
-  // Some columns of one member. Of pixels [from, to) all lie inside, of the one before those from `lead` on, of the one
+  const auto first = [](const Phase* f, Index member) { return f->members[static_cast<std::size_t>(member)].first; };
+  const bool joins = member_major_ && d.plain() && d.stride[4] == channels;
+  // Some columns. Of pixels [from, to) all lie inside, of the one before those from `lead` up to `lead_end`, of the one
   // behind those up to `end`.
   struct Piece {
-    Index column, count, d, h, w, offset, from, to, lead, end;
+    Index column, count, d, h, offset, from, to, lead, lead_end, end;
   };
   each_block(s.columns(channels), [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     Piece pieces[kMaxColumns];
     Index last = 0;
     for (Index column = n0; column < n0 + n; column += pieces[last++].count) {
-      const Index c = column / s.members, member = column % s.members / width, j = column % width;
+      const Index left = n0 + n - column;
+      const Index c = member_major_ ? column % channels : column / s.members;
+      const Index member = member_major_ ? column / channels : column % s.members, j = member % width;
+      Index unit = 1, positions = 1;
+      if (!member_major_) {
+        positions = std::min(width - j, left);
+      } else if (joins && c == 0 && left >= channels) {
+        unit = channels;
+        while (j + positions < width && (positions + 1) * unit <= left &&
+               first(fw, j + positions) == first(fw, j) + positions)
+          ++positions;
+      } else {
+        unit = d.run(1, c, std::min(channels - c, left));
+      }
+      const Index w = b.q0[2] * step + first(fw, j);
       Piece& p = pieces[last];
-      p.column = column - n0, p.count = std::min(width - j, n0 + n - column);
-      p.d = fd->members[static_cast<std::size_t>(member / height)].first;
-      p.h = fh->members[static_cast<std::size_t>(member % height)].first;
-      p.w = b.q0[2] * step + fw->members[static_cast<std::size_t>(j)].first;
-      p.offset = d.along(1, c) + p.w * d.stride[4];
-      p.from = p.w < 0, p.lead = std::min(-p.w, p.count);
-      p.end = std::clamp<Index>(length - p.w - (e[2] - 1) * step, 0, p.count);
-      p.to = std::max(p.from, p.end < p.count ? e[2] - 1 : e[2]);
-      if (!pixels) std::fill_n(slot.line + p.column, p.count, slot.bias[c]);
+      p.column = column - n0, p.count = positions * unit;
+      p.d = first(fd, member / width / height), p.h = first(fh, member / width % height);
+      p.offset = d.along(1, c) + w * d.stride[4];
+      p.from = std::min(e[2], ceil_div(std::max<Index>(0, -w), step));
+      p.to = std::clamp(floor_div(length - positions - w, step) + 1, p.from, e[2]);
+      p.lead = std::min(p.count, -(w + (p.from - 1) * step) * unit);
+      p.lead_end = std::clamp<Index>((length - w - (p.from - 1) * step) * unit, 0, p.count);
+      p.end = std::clamp<Index>((length - w - p.to * step) * unit, 0, p.count);
+      if (!pixels)
+        for (Index i = 0; i < p.count; ++i) slot.line[p.column + i] = slot.bias[c + i % unit];
     }
-    const bool in_place = d.dtype == compute_dtype<T> && d.stride[4] == 1;
+    const Index apart = member_major_ ? 1 : d.stride[4];  // elements of a piece
+    const bool in_place = d.dtype == compute_dtype<T> && apart == 1;
     const Index nr = pixels ? kernel.nr : 0;
     const std::ptrdiff_t* place = pos;
     for (Index i = 0; i < b.n; ++i)
@@ -149,28 +129,28 @@ void Gather<T>::store_patches(const View& d, Index channels, const PhaseSet& s, 
           for (const Piece* p = pieces; p != pieces + last; ++p) {
             const Index at_d = qd * maps_[0].dst_step + p->d, at_h = qh * maps_[1].dst_step + p->h;
             if (!maps_[0].holds(at_d) || !maps_[1].holds(at_h)) continue;
-            const Index row = p->offset + d.offset({i, 0, at_d, at_h, 0});
+            const Index row = p->offset + d.offset({i, 0, at_d, at_h, 0}), next = step * d.stride[4];
             const T* const source = nr ? tiles + pixels * n0 + p->column : slot.line + p->column;
             const auto put = [&](Index q, Index begin, Index end) {
               const T* const piece = source + (nr ? place[q] * nr : 0);
-              const Index at = row + q * step * d.stride[4];
+              const Index at = row + q * next + begin * apart;
               if (in_place)
-                for (Index j = begin; j < end; ++j) static_cast<T*>(d.data)[at + j] = piece[j];
+                for (Index k = begin; k < end; ++k) static_cast<T*>(d.data)[at + k - begin] = piece[k];
               else if (begin < end)
-                store_row(kernels_, advance(d.data, d.dtype, at + begin * d.stride[4]), d.dtype, d.stride[4],
-                          piece + begin, end - begin);
+                store_row(kernels_, advance(d.data, d.dtype, at), d.dtype, apart, piece + begin, end - begin);
             };
-            if (p->from) put(0, p->lead, e[2] > 1 ? p->count : p->end);
-            if (nr && (in_place || p->count == step)) {
-              T* const to = in_place ? static_cast<T*>(d.data) + row + p->from * step : slot.line;
-              copy_pieces(to, step, source, nr, place + p->from, p->to - p->from, p->count);
+            if (p->from > 0) put(p->from - 1, p->lead, p->lead_end);
+            const bool together = !member_major_ && p->count == step;
+            if (nr && (in_place || together)) {
+              T* const to = in_place ? static_cast<T*>(d.data) + row + p->from * next : slot.line;
+              copy_pieces(to, in_place ? next : step, source, nr, place + p->from, p->to - p->from, p->count);
               if (!in_place)  // rounded, or put apart, together
-                store_row(kernels_, advance(d.data, d.dtype, row + p->from * step * d.stride[4]), d.dtype, d.stride[4],
-                          to, (p->to - p->from) * step);
+                store_row(kernels_, advance(d.data, d.dtype, row + p->from * next), d.dtype, apart, to,
+                          (p->to - p->from) * step);
             } else {
               for (Index q = p->from; q < p->to; ++q) put(q, 0, p->count);
             }
-            if (p->to < e[2]) put(e[2] - 1, 0, p->end);
+            if (p->to < e[2]) put(p->to, 0, p->end);
           }
   });
 }

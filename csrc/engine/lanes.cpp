@@ -1,25 +1,20 @@
 // Unknown x and unknown y of depthwise problems with small planes: vectors run along channels. Only columns have zeros
 // around them; taps that lie outside the image along another axis are left out. A weight that is not finite must not
 // meet such a zero: then the direct pass computes the whole result again.
-#include "engine/lanes.h"
-
 #include <algorithm>
 #include <atomic>
 #include <memory>
 #include <sstream>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "engine/ahead.h"
-#include "engine/stack.h"
+#include "engine/lane_calls.h"
 
 namespace convbwd {
 namespace {
 
 constexpr Index kTaskVectors = 1 << 15;  // vectors of products worth a task of its own
 constexpr Index kLeastTasks = 16;
-constexpr std::size_t kMostListed = 1 << 17;  // taps of all calls, 2 MiB of a plan: 31x31 on 56x56 are 23,000
 // Results of so short planes are no streams that the processor foresees: if those in memory are fetched, batches of 7x7
 // and 14x14 pixels take 0.8 of the time (Emerald Rapids).
 constexpr Index kShortPlane = 2 << 10;
@@ -36,20 +31,11 @@ class Lanes final : public GuardedPass, Roles {
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
-  /// Pixels that read the same taps, rows of one depth after the other, and those taps that are summed straight: the
-  /// sums are those of rows, where taps in the padding count too.
-  struct Call {
-    Index3 count;
-    Index from, to;  // the first one's source and result
-    bool accumulate;
-    std::vector<DepthwiseTap> taps;
-  };
   struct Slot {
     T *source, *results, *weights, *bias, *flat, **table;
     Index bytes;
   };
   Slot carve(Carver carver) const;
-  bool list_calls();  // whether there are not too many
   void compute(const Slot& slot, Ahead& ahead) const;
   View after(const View& image, Index task, Index n) const;
   View block(const View& v, Index n, Index task) const {
@@ -61,7 +47,7 @@ class Lanes final : public GuardedPass, Roles {
   const KernelSet<T>& kernels_;
   std::array<AxisMap, 3> maps_;
   LanePlanes source_, results_, weights_;
-  std::vector<Call> calls_;
+  LaneCalls calls_;
   Index blocks_ = 1, batch_ = 1;
   Index rows_ = 0;                    // of all calls
   bool far_ = false, short_ = false;  // images come from memory; so do results, in short planes
@@ -113,71 +99,23 @@ bool Lanes<T>::plan() {
   batch_ = std::min(batch_, p.n);
   if (!share(blocks_ * ceil_div(p.n, batch_), 0, bytes)) return false;
   direct_ = make_rows(spec_, kernels_);
-  if (!direct_ || !list_calls()) return false;
-  for (const Call& c : calls_) rows_ += c.count[0] * c.count[1];
-  return true;
-}
-
-template <class T>
-bool Lanes<T>::list_calls() {
-  const auto& [md, mh, mw] = maps_;
-  std::size_t listed = 0;
-  const auto has = [](const Phase::Run& run, std::size_t i) {
-    return static_cast<Index>(i) >= run.inside.begin && static_cast<Index>(i) < run.inside.end;
-  };
-  for (const PhaseSet& s : phase_sets(maps_)) {
-    const auto& [fd, fh, fw] = s.phase;
-    const Stack stack = stack_of(s, 1, mh.src_step);
-    std::vector<Index> sum_of;  // each tap, the straight sum that it belongs to
-    each_straight_sum(s, stack, 1, [&](Index first, Index columns, Index height) {
-      sum_of.resize(static_cast<std::size_t>(first + columns * height), first);
-    });
-    for (const auto& ed : fd->members)
-      for (const auto& eh : fh->members)
-        for (const auto& ew : fw->members)
-          for (const Phase::Run& rd : fd->runs)
-            for (const Phase::Run& rh : fh->runs) {
-              listed += static_cast<std::size_t>(rd.inside.size() * rh.inside.size()) * fw->offset.size();
-              if (listed > kMostListed) return false;
-              const Index d = rd.begin * md.src_step, h = rh.begin * mh.src_step;
-              Call call{{rd.end - rd.begin, rh.end - rh.begin, fw->count},
-                        source_.at({d, h, 0}),
-                        results_.at({ed.first + rd.begin * md.dst_step, eh.first + rh.begin * mh.dst_step, ew.first}),
-                        false,
-                        {}};
-              Index sum = 0;
-              auto next = sum_of.begin();
-              each_tap(s, stack, [&](std::size_t td, std::size_t th, std::size_t tw) {
-                const Index now = *next++;
-                if (!has(rd, td) || !has(rh, th)) return;
-                if (now != sum && !call.taps.empty()) {
-                  calls_.push_back(call);
-                  call.accumulate = true;
-                  call.taps.clear();
-                }
-                sum = now;
-                call.taps.push_back(
-                    {static_cast<std::ptrdiff_t>(fd->offset[td] * source_.plane() + fh->offset[th] * source_.row() +
-                                                 fw->offset[tw] * source_.lanes),
-                     static_cast<std::ptrdiff_t>(weights_.at({ed.tap[td], eh.tap[th], ew.tap[tw]}))});
-              });
-              calls_.push_back(std::move(call));
-            }
-  }
+  calls_.source = source_.steps(), calls_.results = results_.steps();
+  if (!direct_ || !calls_.make(maps_, weights_, true)) return false;
+  for (const LaneCalls::Call& c : calls_.list) rows_ += c.count[0] * c.count[1];
   return true;
 }
 
 template <class T>
 void Lanes<T>::compute(const Slot& s, Ahead& ahead) const {
-  const Index out = maps_[1].dst_step * results_.row(), in = maps_[1].src_step * source_.row();
-  for (const Call& c : calls_)
+  const Index3 in = LaneCalls::steps(maps_, &AxisMap::src_step, calls_.source),
+               out = LaneCalls::steps(maps_, &AxisMap::dst_step, calls_.results);
+  const T* const source = s.source + source_.at({});
+  for (const LaneCalls::Call& c : calls_.list)
     for (Index d = 0; d < c.count[0]; ++d)
       for (Index h = 0, rows = short_ ? 1 : c.count[1]; h < c.count[1]; h += rows) {
-        kernels_.depthwise(rows, c.count[2], s.results + c.to + d * maps_[0].dst_step * results_.plane() + h * out, out,
-                           maps_[2].dst_step * results_.lanes,
-                           s.source + c.from + d * maps_[0].src_step * source_.plane() + h * in, in,
-                           maps_[2].src_step * source_.lanes, c.taps.data(), static_cast<Index>(c.taps.size()),
-                           s.weights, c.accumulate);
+        kernels_.depthwise(rows, c.count[2], s.results + c.to + d * out[0] + h * out[1], out[1], out[2],
+                           source + c.from + d * in[0] + h * in[1], in[1], in[2], c.taps.data(),
+                           static_cast<Index>(c.taps.size()), s.weights, !c.first);
         ahead.next(rows);
       }
 }
@@ -199,11 +137,7 @@ void Lanes<T>::run(const Operands& o, std::byte* workspace) const {
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const Slot s = carve(slot(workspace, number));
     const Index c0 = i % blocks_ * lanes, channels = std::min(lanes, p.groups - c0), n0 = i / blocks_ * batch_;
-    std::fill(s.weights, s.weights + weights_.elements(), T{});
-    each_weights(o.w, c0, channels, [&](const View& part, Index lane) {
-      copy_in(kernels_, s.weights + lane, {0, 1, weights_.plane(), weights_.row(), lanes}, part);
-    });
-    if (!all_finite(s.weights, weights_.elements())) {
+    if (!load_weights(kernels_, o.w, c0, channels, weights_, s.weights)) {
       finite.store(false, std::memory_order_relaxed);
       return;
     }
@@ -228,7 +162,7 @@ template <class T>
 double Lanes<T>::nanoseconds() const {
   const Problem& p = spec_.problem;
   double products = 0;
-  for (const Call& c : calls_)
+  for (const LaneCalls::Call& c : calls_.list)
     products += static_cast<double>(c.count[0] * c.count[1] * c.count[2]) * static_cast<double>(c.taps.size() + 1);
   // Results of all lanes that go to few sets of the cache: 256 channels 32x32 take 1.4 times as long as 31x31 (Zen 5).
   constexpr double kResult = 2.7;
@@ -242,7 +176,7 @@ template <class T>
 std::string Lanes<T>::explain() const {
   std::ostringstream s;
   s << "lanes " << (to_x_ ? "x" : "y") << " (" << kernels_.name << "): " << blocks_ << " blocks of " << kernels_.lanes
-    << " channels, " << calls_.size() << " sets of rows, " << batch_ << " images a task; " << effort();
+    << " channels, " << calls_.list.size() << " sets of rows, " << batch_ << " images a task; " << effort();
   return s.str();
 }
 

@@ -29,6 +29,7 @@ struct LanePlanes {
   Index row() const { return extent[2] * lanes; }
   Index plane() const { return extent[1] * row(); }
   Index elements() const { return extent[0] * plane(); }
+  Index3 steps() const { return {plane(), row(), lanes}; }
   /// Whether no axis is longer than all pixels may be: beyond, elements() may be beyond an integer.
   bool short_axes() const { return std::max({extent[0], extent[1], extent[2]}) <= kLanesVectors; }
   /// Of a position of the image, which may be negative.
@@ -41,6 +42,15 @@ struct LanePlanes {
   template <class T>
   void copy(const KernelSet<T>& k, const View& image, const View* next, T** table, T* to) const {
     const auto& size = image.size;
+    if (image.plain() && channels_last(image)) {
+      const auto pad = k.pad[static_cast<int>(image.dtype)];
+      const Index ahead = next ? kPixelsAhead * image.stride[4] : 0;
+      for (Index d = 0; d < size[2]; ++d)
+        for (Index h = 0; h < size[3]; ++h)
+          pad(to + at({d, h, 0}), lanes, advance(image.data, image.dtype, image.offset({0, 0, d, h, 0})),
+              image.stride[4], 1, size[4], 0, size[1], 0, ahead);
+      return;
+    }
     if (!dense_planes(image)) return copy_in(k, to + at({}), {0, 1, plane(), row(), lanes}, image);
     const bool bordered = extent[2] != size[4];
     const Index period = bordered ? size[4] : 1;
@@ -70,6 +80,14 @@ void store_lanes(const KernelSet<T>& k, const View& image, const T* results, T* 
   const auto& stride = image.stride;
   const Index lanes = k.lanes, pixels = size[2] * size[3] * size[4];
   const bool dense = dense_planes(image), same = image.dtype == compute_dtype<T>, direct = dense && same;
+  if (same && channels_last(image)) {
+    const auto pad = k.pad[static_cast<int>(image.dtype)];
+    for (Index d = 0; d < size[2]; ++d)
+      for (Index h = 0; h < size[3]; ++h, results += size[4] * lanes)
+        pad(static_cast<T*>(image.data) + image.offset({0, 0, d, h, 0}), stride[4], results, lanes, 1, size[4], 0,
+            size[1], 0, 0);
+    return;
+  }
   if (!dense && (same || stride[1] == 1)) {
     for (Index d = 0; d < size[2]; ++d)
       for (Index h = 0; h < size[3]; ++h)
@@ -131,6 +149,16 @@ void each_weights(const View& w, Index c, Index channels, F&& f) {
     part.make_plain({0, w.stride[0], w.stride[2], w.stride[3], w.stride[4]});
     f(static_cast<const View&>(part), lane);
   }
+}
+
+/// Brings in the weights of a block as [tap][lane], and tells whether all are finite.
+template <class T>
+bool load_weights(const KernelSet<T>& k, const View& w, Index c, Index channels, const LanePlanes& planes, T* to) {
+  std::fill(to, to + planes.elements(), T{});
+  each_weights(w, c, channels, [&](const View& part, Index lane) {
+    copy_in(k, to + lane, {0, 1, planes.plane(), planes.row(), planes.lanes}, part);
+  });
+  return all_finite(to, planes.elements());
 }
 
 }  // namespace convbwd

@@ -29,13 +29,15 @@ class LanesWeights final : public GuardedPass {
   };
   Slot carve(Carver carver) const;
   void add(const T* x, const T* y, T* sums) const;
+  Index blocks() const { return ceil_div(spec_.problem.groups, lanes()); }
   Index channels(Index block) const { return std::min<Index>(kernels_.lanes, spec_.problem.groups - block * lanes()); }
   Index lanes() const { return kernels_.lanes; }
   Index vector_bytes() const { return lanes() * static_cast<Index>(sizeof(T)); }
 
   const KernelSet<T>& kernels_;
   LanePlanes x_, y_, sums_;
-  Slabs slabs_;  // of images, for blocks of channels
+  Index batch_ = 1;  // blocks of channels of a task, which takes them image by image
+  Slabs slabs_;      // of images, for such blocks
 };
 
 template <class T>
@@ -57,7 +59,7 @@ typename LanesWeights<T>::Slot LanesWeights<T>::carve(Carver carver) const {
   s.y = carver.take<T>(y_.elements());
   s.flat = carver.take<T>(spec_.operands.w.dtype == compute_dtype<T> ? 0 : sums_.elements());
   s.table = carver.take<T*>(std::max(x_.extent[2], y_.extent[2]));
-  if (!slabs_.several()) s.sums = carver.take<T>(sums_.elements());
+  if (!slabs_.several()) s.sums = carver.take<T>(batch_ * sums_.elements());
   s.bytes = carver.used();
   return s;
 }
@@ -67,12 +69,19 @@ bool LanesWeights<T>::plan() {
   const Problem& p = spec_.problem;
   if (!p.depthwise() || p.taps() == 1) return false;  // one tap needs no planes
   if (!x_.short_axes() || !y_.short_axes() || !sums_.short_axes()) return false;
-  slabs_ = {.results = ceil_div(p.groups, lanes()), .units = p.n};
+  slabs_ = {.results = blocks(), .units = p.n};
   if (carve({}).bytes > kLanesVectors * vector_bytes()) return false;
   slabs_.count = std::clamp<Index>(ceil_div(kMinTasks, slabs_.results), 1, p.n);
   while (!share(slabs_.tasks(), slabs_.bytes<T>(sums_.elements()), carve({}).bytes)) {
     if (!slabs_.several()) return false;
     slabs_.count = ceil_div(slabs_.count, 2);
+  }
+  // Blocks of channels that lie side by side share lines and pages.
+  const bool across = channels_last(spec_.operands.x) || channels_last(spec_.operands.y);
+  if (across && !slabs_.several() && come_from_memory(p, kernels_)) {
+    batch_ = ceil_div(slabs_.results, spec_.threads);
+    slabs_.results = ceil_div(slabs_.results, batch_);
+    share(slabs_.tasks(), 0, carve({}).bytes);
   }
   direct_ = make_dots(spec_, kernels_);
   return direct_ != nullptr;
@@ -101,29 +110,36 @@ void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
   const bool far = come_from_memory(p, kernels_);
   const auto sum = [&](const Slabs::Task& task, int number, T* sums) -> const T* {
     const Slot s = carve(slot(workspace, number));
+    const Index first = task.result * batch_, count = std::min(batch_, blocks() - first);
     if (!sums) sums = s.sums;
-    std::fill(sums, sums + sums_.elements(), T{});
+    std::fill(sums, sums + count * sums_.elements(), T{});
     std::fill(s.x, s.x + x_.elements(), T{});
     std::fill(s.y, s.y + y_.elements(), T{});
     const Slabs::Task after = slabs_.task(std::min(task.number + 1, tasks_ - 1));
-    for (Index n = task.units.begin; n < task.units.end; ++n) {
-      const bool last = n + 1 == task.units.end;
-      const auto copy = [&](const LanePlanes& planes, const View& v, T* to) {
-        const View next = lanes_of(v, last ? after.units.begin : n + 1, (last ? after : task).result * lanes(), 1);
-        planes.copy(kernels_, lanes_of(v, n, task.result * lanes(), channels(task.result)), far ? &next : nullptr,
-                    s.table, to);
-      };
-      copy(x_, o.x, s.x);
-      copy(y_, o.y, s.y);
-      add(s.x, s.y, sums);
-    }
+    for (Index n = task.units.begin; n < task.units.end; ++n)
+      for (Index i = 0; i < count; ++i) {
+        const bool last = n + 1 == task.units.end && i + 1 == count;
+        const auto copy = [&](const LanePlanes& planes, const View& v, T* to) {
+          const Index next_n = last ? after.units.begin : n + (i + 1) / count,
+                      next_block = last ? after.result * batch_ : first + (i + 1) % count;
+          const View next = lanes_of(v, next_n, next_block * lanes(), 1);
+          planes.copy(kernels_, lanes_of(v, n, (first + i) * lanes(), channels(first + i)), far ? &next : nullptr,
+                      s.table, to);
+        };
+        copy(x_, o.x, s.x);
+        copy(y_, o.y, s.y);
+        add(s.x, s.y, sums + i * sums_.elements());
+      }
     return sums;
   };
-  slabs_.run<T>(slots(), workspace, sums_.elements(), sum, [&](Index block, int number, const T* sums) {
-    if (!all_finite(sums, sums_.elements())) finite.store(false, std::memory_order_relaxed);
-    each_weights(o.w, block * lanes(), channels(block), [&](const View& part, Index lane) {
-      store_lanes(kernels_, part, sums + lane, carve(slot(workspace, number)).flat);
-    });
+  slabs_.run<T>(slots(), workspace, batch_ * sums_.elements(), sum, [&](Index batch, int number, const T* sums) {
+    const Index first = batch * batch_;
+    for (Index i = 0; i < std::min(batch_, blocks() - first); ++i, sums += sums_.elements()) {
+      if (!all_finite(sums, sums_.elements())) finite.store(false, std::memory_order_relaxed);
+      each_weights(o.w, (first + i) * lanes(), channels(first + i), [&](const View& part, Index lane) {
+        store_lanes(kernels_, part, sums + lane, carve(slot(workspace, number)).flat);
+      });
+    }
   });
   if (!finite) direct_->run(o, workspace);
 }
@@ -131,14 +147,14 @@ void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
 template <class T>
 double LanesWeights<T>::nanoseconds() const {
   const Problem& p = spec_.problem;
-  return lanes_nanoseconds(p, slabs_.results, static_cast<double>(p.taps() * p.y_plane()), vector_bytes());
+  return lanes_nanoseconds(p, blocks(), static_cast<double>(p.taps() * p.y_plane()), vector_bytes());
 }
 
 template <class T>
 std::string LanesWeights<T>::explain() const {
   std::ostringstream s;
-  s << "lanes w (" << kernels_.name << "): " << slabs_.results << " blocks of " << lanes() << " channels, "
-    << slabs_.count << " slabs; " << effort();
+  s << "lanes w (" << kernels_.name << "): " << blocks() << " blocks of " << lanes() << " channels, " << slabs_.count
+    << " slabs; " << effort();
   return s.str();
 }
 

@@ -149,7 +149,7 @@ bool Matrix::in_place(const Operands& o) const {
 
 void Matrix::store(const Operands& o, const Work& work, Index first_panel, Index channels, const Slot& s) const {
   const Index c = work.g * cd_ + first_panel * panel_channels_;
-  const FlatResults flat{&sets_, &maps_, work.box, channels, planes_.row(), plane_, pitch_};
+  const FlatResults flat{&sets_, &maps_, work.box, channels, planes_.row(), plane_, pitch_, 1, 0};
   const Index3 e = work.box.extent(sets_[0]);
   const Index length = e[1] * e[2], whole = length / kColumns * kColumns;
   for (Index n = 0; n < work.images; ++n) {

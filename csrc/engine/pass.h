@@ -193,6 +193,9 @@ std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet
 /// Depthwise problems with small planes: unknown x, y, and unknown w.
 template <class T>
 std::unique_ptr<GuardedPass> make_lanes(const PassSpec& spec, const KernelSet<T>& kernels);
+/// The same sums of x and y where channels lie side by side.
+template <class T>
+std::unique_ptr<Pass> make_lanes_in_place(const PassSpec& spec, const KernelSet<T>& kernels);
 template <class T>
 std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec& spec, const KernelSet<T>& kernels);
 /// On a matrix unit: unknown x, y, unknown x of small planes, and unknown w.

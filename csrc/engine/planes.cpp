@@ -91,6 +91,7 @@ void Planes::locate(const View& image, const Index3& q0, const Index3& end, Part
 template <class T>
 void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst,
                   bool bordered, Index ahead) const {
+  if (channels > 1 && channels_last(image)) return copy_across(k, image, parts, n, c, channels, dst, bordered);
   const auto pad = k.pad[static_cast<int>(image.dtype)];
   const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
   if (!far(image) || image.stride[4] != 1) ahead = 0;
@@ -118,6 +119,27 @@ void Planes::copy(const KernelSet<T>& k, const View& image, const Part* parts, I
     if (!bordered) std::fill(dst + this->parts() * extent_[0] * plane(), dst + channel_, T{});
   }
   if (!bordered) std::fill(dst, dst + slack_, T{});
+}
+
+template <class T>
+void Planes::copy_across(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels,
+                         T* dst, bool bordered) const {
+  const auto transpose = k.transpose[static_cast<int>(image.dtype)];
+  const Index step_h = axes_[1].step * image.stride[3], step_w = axes_[2].step * image.stride[4];
+  const Fetch fetch{far(image) ? kPixelsAhead * step_w : 0};
+  if (!bordered) std::fill(dst, dst + channels * channel_ + slack_, T{});
+  for (Index run = 0; channels > 0; channels -= run, c += run, dst += run * channel_) {
+    run = image.run(1, c, channels);
+    each_plane(image, parts, n, c, [&](Index place, Index origin, const Part* p) {
+      for (Index h = 0; p && h < p->h.size(); ++h)
+        for (Index w = 0; w < p->w.size(); w += kMostRows) {
+          T* table[] = {dst + place + (p->h.begin + h) * row() + p->w.begin + w};
+          const int rows = static_cast<int>(std::min<Index>(kMostRows, p->w.size() - w));
+          transpose(table, 1, channel_, advance(image.data, image.dtype, origin + h * step_h + w * step_w), nullptr,
+                    step_w, rows, rows, run, fetch);
+        }
+    });
+  }
 }
 
 template void Planes::copy(const KernelSet<float>&, const View&, const Part*, Index, Index, Index, float*, bool,

@@ -2,8 +2,10 @@
 // destination moves by more than one source position, the copy is split by remainder and the offsets stay constant.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
+#include "base/problem.h"
 #include "engine/axis.h"
 #include "format/copy.h"
 
@@ -13,6 +15,14 @@ namespace convbwd {
 /// MiB) half of it takes 1.04 times as long over 21 input gradients of stems, 1.17 over weight gradients of six large
 /// depthwise problems, double 0.97 of the stems' time.
 constexpr Index kBoxBytes = 256 << 10;
+
+/// Of copies of groups whose channels lie side by side, and are copied together: more than a second-level cache holds,
+/// but with 1 MiB, and fewer channels at a time, lines are read again and again (1.3 to 1.7 times as long, Zen 4).
+constexpr Index kTogetherBytes = 3 << 20;
+/// Groups of which they are a line.
+inline Index groups_of_line(const Problem& p) {
+  return std::clamp<Index>(kLineChannels / std::min(p.ci, p.co), 1, p.groups);
+}
 
 class Planes {
  public:
@@ -24,6 +34,8 @@ class Planes {
   Planes(const std::array<AxisMap, 3>& maps, const Index3& box, Borders borders = Borders::own);
   /// Of an image of this size whose position q + first lies at pixel q of boxes of `extent`.
   Planes(const Index3& size, const Index3& first, const Index3& extent);
+  /// Gives each channel so many zeros more behind its last pixel.
+  void add_zeros(Index behind) { channel_ = odd_multiple(channel_ + behind, 16); }
 
   const Index3& extent() const { return extent_; }
   Index row() const { return extent_[2]; }
@@ -44,6 +56,7 @@ class Planes {
   void locate(const View& image, const Index3& q0, const Index3& end, Part* parts) const;
   /// Copies `channels` channels from channel c of image n; `bordered` where as many were copied there before, from the
   /// same parts: their borders are zero already. Of images beyond L2 it fetches what lies `ahead` elements behind.
+  /// Where channels lie side by side, and are several, they are transposed, and some pixels fetched ahead instead.
   template <class T>
   void copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst,
             bool bordered, Index ahead) const;
@@ -56,6 +69,10 @@ class Planes {
   Index3 size() const { return {axes_[0].src, axes_[1].src, axes_[2].src}; }
 
  private:
+  template <class T>
+  void copy_across(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels,
+                   T* dst, bool bordered) const;
+
   static constexpr Index kSlack = 16;  // the last vector of a row is read whole
   // Fetched a plane at a time instead of row by row, 108 channels of 8x56x56 that are split by two strides take twice
   // as long, 256 of 56x56 1.1 times (Zen 5).

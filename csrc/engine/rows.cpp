@@ -58,15 +58,25 @@ class Rows final : public SlottedPass, Roles {
     Ahead source, results;
     void next(Index products) { source.next(products), results.next(products); }
   };
+  Index group_blocks() const { return ceil_div(spec_.problem.groups, together_); }
+  Index images() const { return spec_.problem.n * group_blocks(); }  // of a block of groups each
+  /// With the first group of the block.
   std::pair<Index, Index> image_and_group(Index i) const {
-    const Problem& p = spec_.problem;
-    return batch_.image_by_image ? std::pair{i / p.groups, i % p.groups} : std::pair{i % p.n, i / p.n};
+    const Index n = spec_.problem.n, blocks = group_blocks();
+    return batch_.image_by_image ? std::pair{i / blocks, i % blocks * together_} : std::pair{i % n, i / n * together_};
+  }
+  Index results_elements() const {  // of a group
+    Index results = 0;
+    for (const PhaseSet& set : sets_) results += set.taps ? set.columns(cd_) * pitch_ : 0;
+    return results;
   }
   Index products(const PixelBox& b, Index channels) const;
   View source_after(const View& image, Index task, Index image_number, Index k0) const;
   bool stores_directly(const View& destination, const PixelBox& b) const;
   void multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
                 const Results& to, Fetches* fetches) const;
+  void multiply_sets(const PixelBox& b, Index k0, Index k, bool finite, const Slot& slot, Results to,
+                     Fetches* fetches) const;
   void sum_carefully(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, int block,
                      const T* source, T* results, const Results& to) const;
   void multiply_in_place(const View& image, const View& destination, const PixelBox& b, Index n, Index g, Index k0,
@@ -85,6 +95,8 @@ class Rows final : public SlottedPass, Roles {
   Planes planes_;
   Index pitch_ = 0;  // of a row of results
   Index chunk_ = 1, boxes_ = 1;
+  Index together_ = 1;  // groups that are brought in and stored together
+  bool whole_ = false;  // with all their source channels, not only a chunk
   RowsBatch batch_{1, false};
 };
 
@@ -104,10 +116,8 @@ Rows<T>::Rows(const PassSpec& spec, const KernelSet<T>& kernels)
 template <class T>
 typename Rows<T>::Slot Rows<T>::carve(Carver carver) const {
   Slot s{};
-  s.source = carver.take<T>(chunk_ * planes_.channel() + planes_.slack());
-  Index results = 0;
-  for (const PhaseSet& set : sets_) results += set.taps ? set.columns(cd_) * pitch_ : 0;
-  s.results = carver.take<T>(results);
+  s.source = carver.take<T>(together_ * (whole_ ? cs_ : chunk_) * planes_.channel() + planes_.slack());
+  s.results = carver.take<T>(together_ * results_elements());
   s.weights = carver.take<T>(weights_.elements(chunk_));
   s.taps = carver.take<T>(spec_.problem.taps());
   s.table = carver.take<T*>(spec_.problem.taps());
@@ -130,7 +140,7 @@ Index Rows<T>::measure() {
 template <class T>
 bool Rows<T>::plan() {
   const Problem& p = spec_.problem;
-  const Index budget = static_cast<Index>(spec_.budget), images = p.n * p.groups;
+  const Index budget = static_cast<Index>(spec_.budget);
   bool fixed = spec_.sums[1] > 0;
   chunk_ = fixed ? std::min(cs_, spec_.sums[1]) : cs_;
   Index bytes = 0;
@@ -169,22 +179,34 @@ bool Rows<T>::plan() {
     return true;
   };
   // Chunks order sums, which must not depend on the number of threads. Boxes may.
-  const double products = p.products() + (plain_ ? kStored * static_cast<double>(images * cd_ * p.y_plane()) : 0);
+  const double products =
+      p.products() + (plain_ ? kStored * static_cast<double>(p.n * p.groups * cd_ * p.y_plane()) : 0);
   const bool shared = products >= kShared;
   if (!fits(std::min(shared ? budget / 2 : budget, kBoxBytes))) return false;
   if (shared && spec_.threads == 1) {  // larger boxes; what fits twice does once
     fixed = true;
     fits(std::min(budget, kBoxBytes));
   }
+  const bool across = channels_last(image(spec_.operands)) || channels_last(destination(spec_.operands));
+  const Index line = groups_of_line(p);
+  if (across && cs_ <= 2 * kLineChannels && (line > 1 || chunk_ < std::min(cs_, kLineChannels))) {
+    const Index3 box = box_q_;
+    fixed = true, together_ = line, whole_ = true;
+    if (!fits(std::min(budget / (shared ? 2 : 1), kTogetherBytes))) {
+      together_ = 1, whole_ = false, box_q_ = box;
+      bytes = measure();
+    }
+  }
   const Index shares = std::min<Index>(spec_.threads, static_cast<Index>(2 * products / kShared));
   const Index wanted = products >= kMuchWork ? kMinTasks : shares;
-  while (images * boxes_ < wanted && box_q_[1] > 8) {
+  while (images() * boxes_ < wanted && box_q_[1] > 8) {
     box_q_[1] = ceil_div(box_q_[1], 2);
     bytes = measure();
   }
   for (const PhaseSet& s : sets_) list_taps(s);
   batch_ = rows_batch(p, kernels_.lanes, boxes_, chunk_ == cs_);
-  return share(ceil_div(images, batch_.images) * boxes_, 0, bytes);
+  if (together_ > 1) batch_ = {ceil_div(batch_.images, together_), true};
+  return share(ceil_div(images(), batch_.images) * boxes_, 0, bytes);
 }
 
 template <class T>
@@ -245,6 +267,20 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
             if (fetches) fetches->next(rows * e[2] * columns * height);
           }
     });
+  }
+}
+
+template <class T>
+void Rows<T>::multiply_sets(const PixelBox& b, Index k0, Index k, bool finite, const Slot& slot, Results to,
+                            Fetches* fetches) const {
+  const T* weights = slot.weights;
+  for (std::size_t set = 0; set < sets_.size(); ++set) {
+    const PhaseSet& s = sets_[set];
+    if (s.taps == 0) continue;
+    const Index3 e = b.extent(s);
+    if (e[0] && e[1] && e[2]) multiply(set, b, k0, k, weights, finite, slot, to, fetches);
+    to.data += cd_ * s.members * pitch_;
+    weights += cd_ * s.members * k * s.taps;
   }
 }
 
@@ -334,11 +370,10 @@ Index Rows<T>::products(const PixelBox& b, Index channels) const {
 // What is read after a chunk of an image: the next one, the first one of the next image, or that of the next task.
 template <class T>
 View Rows<T>::source_after(const View& image, Index task, Index image_number, Index k0) const {
-  const Index images = spec_.problem.n * spec_.problem.groups;
   k0 += chunk_;
   if (k0 >= cs_) {
     k0 = 0;
-    if (++image_number == std::min((task / boxes_ + 1) * batch_.images, images)) {
+    if (++image_number == std::min((task / boxes_ + 1) * batch_.images, images())) {
       task = std::min(task + 1, tasks_ - 1);
       image_number = task / boxes_ * batch_.images;
     }
@@ -356,14 +391,12 @@ View Rows<T>::source_after(const View& image, Index task, Index image_number, In
 template <class T>
 void Rows<T>::run(const Operands& o, std::byte* workspace) const {
   const View &image = this->image(o), &destination = this->destination(o);
-  const Problem& p = spec_.problem;
-  const Index images = p.n * p.groups;
   const auto in_place = [&](const View& v) { return v.dtype == compute_dtype<T> && in_runs(v, box_q_); };
   const bool far = bytes_of(image) + bytes_of(destination) > kFromMemory;
   const bool copied = !plain_ || o.bias.data || !in_place(image) || !in_place(destination);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const PixelBox b = pixel_box(i % boxes_, count_, box_q_);
-    const Index begin = i / boxes_ * batch_.images, end = std::min(begin + batch_.images, images);
+    const Index begin = i / boxes_ * batch_.images, end = std::min(begin + batch_.images, images());
     const Slot slot = carve(this->slot(workspace, number));
     planes_.locate(image, b.q0, planes_.size(), slot.parts);
     const bool direct = !o.bias.data && stores_directly(destination, b);
@@ -372,6 +405,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     bool finite = true;
     for (Index image_number = begin; image_number < end; ++image_number) {
       const auto [n, g] = image_and_group(image_number);
+      const Index groups = std::min(together_, spec_.problem.groups - g);
       std::optional<Fetches> fetches;
       if (far && copied && !direct) {  // rows that are formed in place take up to 1.25 times as long with it
         const auto at = b.positions(maps_);
@@ -379,37 +413,37 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
                                                          {1, cd_, at[0].size(), at[1].size(), at[2].size()}),
                                           products(b, cs_));
       }
-      for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
-        const Index k = std::min(chunk_, cs_ - k0);
-        if (fetches) fetches->source = Ahead(source_after(image, i, image_number, k0), products(b, k));
-        if (g != packed || chunk_ < cs_)
-          finite = weights_.pack(o.w, packed = g, k0, k, slot.weights, slot.taps, slot.table);
-        if (!copied) {
-          multiply_in_place(image, destination, b, n, g, k0, k, slot);
-          continue;
+      const auto bring_in = [&](Index k0, Index channels) {
+        planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, channels, slot.source, channels == bordered,
+                     image.stride[1]);
+        bordered = channels;
+      };
+      if (whole_) bring_in(0, groups * cs_);
+      for (Index j = 0; j < groups; ++j)
+        for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
+          const Index k = std::min(chunk_, cs_ - k0);
+          if (fetches) fetches->source = Ahead(source_after(image, i, image_number, k0), products(b, k));
+          if (g + j != packed || chunk_ < cs_)
+            finite = weights_.pack(o.w, packed = g + j, k0, k, slot.weights, slot.taps, slot.table);
+          if (!copied) {
+            multiply_in_place(image, destination, b, n, g, k0, k, slot);
+            continue;
+          }
+          if (!whole_) bring_in(k0, k);
+          Slot part = slot;
+          if (whole_) part.source += (j * cs_ + k0) * planes_.channel();
+          Results results{slot.results + j * results_elements(), planes_.row(), planes_.plane(), pitch_, direct};
+          if (direct)
+            results = {
+                static_cast<T*>(destination.data) + destination.offset({n, (g + j) * cd_, b.q0[0], b.q0[1], b.q0[2]}),
+                destination.stride[3], destination.stride[2], destination.stride[1], true};
+          multiply_sets(b, k0, k, finite, part, results, fetches ? &*fetches : nullptr);
         }
-        planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, k, slot.source, k == bordered, image.stride[1]);
-        bordered = k;
-        Results results{slot.results, planes_.row(), planes_.plane(), pitch_, direct};
-        if (direct)
-          results = {static_cast<T*>(destination.data) + destination.offset({n, g * cd_, b.q0[0], b.q0[1], b.q0[2]}),
-                     destination.stride[3], destination.stride[2], destination.stride[1], true};
-        const T* weights = slot.weights;
-        for (std::size_t set = 0; set < sets_.size(); ++set) {
-          const PhaseSet& s = sets_[set];
-          if (s.taps == 0) continue;
-          const Index3 e = b.extent(s);
-          if (e[0] && e[1] && e[2])
-            multiply(set, b, k0, k, weights, finite, slot, results, fetches ? &*fetches : nullptr);
-          results.data += cd_ * s.members * pitch_;
-          weights += cd_ * s.members * k * s.taps;
-        }
-      }
       if (!copied || direct) continue;
       const Index5 at{n, g * cd_, 0, 0, 0}, channel{0, g * cd_, 0, 0, 0};
-      store_flat(kernels_, {&sets_, &maps_, b, cd_, planes_.row(), planes_.plane(), pitch_}, slot.results,
-                 destination.at(at, destination.size), o.bias.data ? o.bias.at(channel, o.bias.size) : View{},
-                 slot.streams, slot.line);
+      store_flat(kernels_, {&sets_, &maps_, b, cd_, planes_.row(), planes_.plane(), pitch_, groups, results_elements()},
+                 slot.results, destination.at(at, destination.size),
+                 o.bias.data ? o.bias.at(channel, o.bias.size) : View{}, slot.streams, slot.line);
     }
   });
 }

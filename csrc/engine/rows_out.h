@@ -100,12 +100,13 @@ void store_streams(const KernelSet<T>& k, const Stream<T>* streams, Index count,
 
 /// Results of a box of pixels on a flat copy of their source (Planes): row `row` elements from the last one, plane
 /// `plane`. Those of set s, channel c, member m begin at [set][c * members + m][0], `pitch` elements each; sets without
-/// taps have none.
+/// taps have none. Those of several groups, of so many channels each, are `group_pitch` elements apart.
 struct FlatResults {
   const std::vector<PhaseSet>* sets;
   const std::array<AxisMap, 3>* maps;
   PixelBox box;
   Index channels, row, plane, pitch;
+  Index groups, group_pitch;
 };
 
 /// Stores the results of `count` sets, those of a phase along d, where the rows of the destination take turns, and the
@@ -151,11 +152,78 @@ bool store_turns(const KernelSet<T>& k, const FlatResults& f, const PhaseSet* se
   return true;
 }
 
+/// Stores them to `d`, whose channels lie side by side: they are transposed. The rest is as for store_flat, below.
+template <class T>
+void store_across(const KernelSet<T>& k, const FlatResults& f, const T* results, const View& d, const View& bias) {
+  constexpr Index kChannels = 64, kPixels = 16;  // of a block that is converted, or gets its bias
+  alignas(64) T block[kPixels * kChannels], start[kChannels];
+  const auto& maps = *f.maps;
+  const auto positions = f.box.positions(maps);
+  const auto transpose = k.transpose[static_cast<int>(compute_dtype<T>)];
+  const auto store = k.store[static_cast<int>(d.dtype)];
+  const Index step = maps[2].dst_step * d.stride[4], all = f.groups * f.channels;
+  const bool direct = d.dtype == compute_dtype<T> && !bias.data;
+  for (Index c0 = 0, run; c0 < all; c0 += run) {
+    run = d.run(1, c0, std::min(kChannels, all - c0));
+    std::fill_n(start, run, T{});
+    if (bias.data) load_bias(k, start, bias, c0, run);
+    const T* base = results;
+    for (const PhaseSet& s : *f.sets) {
+      const auto& [fd, fh, fw] = s.phase;
+      const Index3 e = f.box.extent(s);
+      std::ptrdiff_t row[kChannels];
+      for (Index c = 0; c < run; ++c)
+        row[c] = (c0 + c) / f.channels * f.group_pitch + (c0 + c) % f.channels * s.members * f.pitch;
+      const auto store_row_of = [&](const T* from, Index at) {
+        if (direct && s.taps) {
+          T* table[] = {static_cast<T*>(d.data) + at};
+          return transpose(table, 1, step, from, row, 1, static_cast<int>(run), static_cast<int>(run), e[2], {});
+        }
+        for (Index q = 0; q < e[2]; q += kPixels) {
+          const Index count = std::min(kPixels, e[2] - q);
+          T* table[] = {block};
+          if (s.taps)
+            transpose(table, 1, run, from + q, row, 1, static_cast<int>(run), static_cast<int>(run), count, {});
+          for (Index i = 0; i < count; ++i, at += step) {
+            T* const pixel = s.taps ? block + i * run : start;
+            for (Index c = 0; c < run && s.taps && bias.data; ++c) pixel[c] += start[c];
+            store(advance(d.data, d.dtype, at), pixel, run);
+          }
+        }
+      };
+      const T* member = base;
+      for (const auto& md : fd->members)
+        for (const auto& mh : fh->members)
+          for (const auto& mw : fw->members) {
+            for (Index qd = 0; qd < e[0]; ++qd)
+              for (Index qh = 0; qh < e[1]; ++qh)
+                store_row_of(
+                    member + qd * f.plane + qh * f.row,
+                    d.offset({0, c0, positions[0].begin + qd * maps[0].dst_step + md.first,
+                              positions[1].begin + qh * maps[1].dst_step + mh.first, positions[2].begin + mw.first}));
+            member += f.pitch;
+          }
+      if (s.taps) base += f.channels * s.members * f.pitch;
+    }
+  }
+}
+
 /// Stores them to `d`, a view of one image from their first channel on. `bias` has an element for each channel, or no
 /// data. `streams` is scratch for the members of all phases along w, `line` for a row of the destination.
 template <class T>
 void store_flat(const KernelSet<T>& k, const FlatResults& f, const T* results, const View& d, const View& bias,
                 Stream<T>* streams, T* line) {
+  if (f.groups * f.channels > 1 && channels_last(d)) return store_across(k, f, results, d, bias);
+  if (f.groups > 1) {
+    FlatResults one = f;
+    one.groups = 1;
+    for (Index g = 0; g < f.groups; ++g) {
+      const Index5 channel{0, g * f.channels, 0, 0, 0};
+      store_flat(k, one, results + g * f.group_pitch, d.at(channel, d.size),
+                 bias.data ? bias.at(channel, bias.size) : View{}, streams, line);
+    }
+    return;
+  }
   const auto& maps = *f.maps;
   const auto positions = f.box.positions(maps);
   const Index begin = positions[2].begin;

@@ -20,6 +20,9 @@ inline bool from_memory(const View& images) { return bytes_of(images) > kFromMem
 /// Elements of a row that are fetched ahead of those that are transposed: with 64 to 192 images from memory take 0.8 to
 /// 0.95 of the time, with 256 more than without (Zen 5).
 constexpr Index kFetchAhead = 128;
+/// Where channels lie side by side (channels_last): those that are copied together, a line of floats, and how many
+/// pixels ahead they are fetched (40 take as long; Zen 4).
+constexpr Index kLineChannels = 16, kPixelsAhead = 16;
 
 template <class T>
 inline constexpr DType compute_dtype = sizeof(T) == 8 ? DType::float64 : DType::float32;
