@@ -113,6 +113,24 @@ def test_exports_of_another_version_are_refused() -> None:
     assert _core.as_array(Capsule(capsule)).shape == (3,)  # a refused one is not used up
 
 
+def test_what_may_not_be_written_to_is_refused_as_a_result(rng: np.random.Generator) -> None:
+    arrays, memory = operands(rng), np.zeros(SHAPES[1], np.float32)
+    with pytest.raises(ValueError, match=r"out\[0\] must be writeable, got a read-only array"):
+        convbwd.convolution_backward(*arrays, padding=1, out=(Exporter(memory, old=True), None, None))
+    assert not memory.any()
+
+
+def test_tensors_without_memory_and_negated_ones_are_refused(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    dy, x, w = (torch.from_numpy(a) for a in operands(rng))
+    for bad, why in (
+        (torch._efficientzerotensor(SHAPES[1]), "it has elements, but no memory"),
+        (torch.complex(x, x).conj().imag, r"its negative bit is set, which resolve_neg\(\) ends"),
+    ):
+        with pytest.raises(TypeError, match=f"input must be an array, got Tensor: {why}"):
+            convbwd.convolution_backward(dy, bad, w, padding=1)
+
+
 class Unwilling:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0

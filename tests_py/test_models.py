@@ -140,6 +140,25 @@ def default_dtype(request: pytest.FixtureRequest) -> Iterator[str]:
     torch.set_default_dtype(torch.float32)
 
 
+def test_a_pass_under_way_survives_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*args: Any, **kwargs: Any) -> Any:
+        convbwd.torch.disable()  # as another thread may
+        return convbwd.convolution_backward(*args, **kwargs)
+
+    counted = Mock(wraps=ended)
+    monkeypatch.setattr(convbwd.torch, "convolution_backward", counted)
+    layer, image = nn.Conv2d(3, 4, 3), torch.ones(2, 3, 8, 8)
+    convbwd.torch.enable()
+    for _ in range(2):  # with this library, and without
+        layer.zero_grad()
+        layer(image).square().sum().backward()
+        gradient = layer.weight.grad.clone()
+        if counted.call_count == 1:
+            first = gradient
+    assert counted.call_count == 1
+    torch.testing.assert_close(first, gradient)
+
+
 @pytest.mark.parametrize("default_dtype", TOLERANCE, indirect=True)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_losses_are_the_same(

@@ -305,7 +305,7 @@ def test_a_plan_never_changes() -> None:
     ("change", "error", "message"),
     [
         ({"out": 3}, TypeError, "out must be None or a sequence of 3 arrays"),
-        ({"out": [None, None]}, ValueError, "out must hold 3 arrays"),
+        ({"out": [None, None]}, ValueError, "out must hold 3 arrays, or None for some, got 2"),
         ({"out": [[1.0], None, None]}, TypeError, r"out\[0\] must be an array, got list"),
         (
             {"out": [None, np.empty((8, 3, 3, 4), np.float32), None]},
@@ -402,6 +402,11 @@ def test_what_a_plan_call_refuses(rng: np.random.Generator) -> None:
         plan(dy, np.concatenate([x, x]), w)
     with pytest.raises(TypeError, match=r"plan: weight must be as planned, float32 .*, got float64"):
         plan(dy, x, w.astype(float))
+    last = convbwd.plan((1, 8, 8, 8), (1, 8, 8, 3), w.shape, padding=1, data_format="NHWC")
+    with pytest.raises(
+        ValueError, match=r"input must be as planned, float32 of shape \(1, 8, 8, 3\), got .*\(1, 3, 8, 8\)"
+    ):
+        last(np.zeros((1, 8, 8, 8), np.float32), x, w)
     for memory, message in (
         (np.empty(plan.workspace_size - 64, np.uint8), f"workspace must have {plan.workspace_size} bytes, got"),
         (np.empty(2 * plan.workspace_size, np.uint8)[::2], "workspace must be None or a writable"),

@@ -31,7 +31,7 @@ struct Out {
     if (!out.is_none()) {
       if (!is_sequence(out)) place.fail_type("must be None or a sequence of 3 arrays, or None for some", out);
       const py::tuple items = items_of(out);
-      if (items.size() != 3) place.fail_value("must hold 3 arrays, or None for some", out);
+      if (items.size() != 3) place.fail_value("must hold 3 arrays, or None for some", py::int_(items.size()));
       for (std::size_t i = 0; i < 3; ++i) given[i] = items[i];
     }
     for (std::size_t i = 0; i < 3; ++i) {

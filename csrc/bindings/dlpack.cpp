@@ -1,5 +1,6 @@
 // Tensors of other libraries as NumPy arrays of the same memory. NumPy's own from_dlpack knows no
 // bfloat16. The structures are those of the DLPack specification, https://dmlc.github.io/dlpack/latest/c_api.html.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -47,6 +48,8 @@ py::array take(py::handle capsule, M* managed, const char* used_name, bool read_
   else
     throw py::type_error("its elements are not float64, float32, float16 or bfloat16");
   const std::vector<py::ssize_t> shape(t.shape, t.shape + t.ndim);
+  if (!t.data && std::find(shape.begin(), shape.end(), 0) == shape.end())
+    throw py::type_error("it has elements, but no memory");
   std::vector<py::ssize_t> strides(shape.size());
   py::ssize_t dense = t.bits / 8;
   for (std::size_t a = shape.size(); a-- > 0; dense *= shape[a])
@@ -55,7 +58,7 @@ py::array take(py::handle capsule, M* managed, const char* used_name, bool read_
   const py::capsule owner(managed, [](void* p) {
     if (auto* const m = static_cast<M*>(p); m->deleter) m->deleter(m);
   });
-  // An empty tensor may have no memory, but an array has an address.
+  // An empty tensor needs no memory, but an array has an address.
   void* const data = t.data ? static_cast<std::byte*>(t.data) + t.byte_offset : static_cast<void*>(managed);
   py::array array(dtype, shape, strides, data, owner);
   if (read_only) py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
@@ -65,9 +68,17 @@ py::array take(py::handle capsule, M* managed, const char* used_name, bool read_
 }  // namespace dlpack
 }  // namespace
 
+// An export without a version does not say whether it may be written to: JAX's may not, those of early PyTorch may.
+static bool of_torch(py::handle object) {
+  return py::str(py::type::handle_of(object).attr("__module__")).cast<std::string>().starts_with("torch");
+}
+
 py::array from_dlpack(py::handle object) {
   const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
   if (device.first != dlpack::kCpu) throw py::type_error("it is not in the memory of the CPU");
+  // PyTorch exports what is in memory, even where that are the values' negatives.
+  if (py::hasattr(object, "is_neg") && object.attr("is_neg")().cast<bool>())
+    throw py::type_error("its negative bit is set, which resolve_neg() ends");
   py::object capsule;
   try {
     capsule = object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
@@ -83,7 +94,7 @@ py::array from_dlpack(py::handle object) {
     return dlpack::take(capsule, v, "used_dltensor_versioned", v->flags & 1);
   }
   if (auto* const m = static_cast<dlpack::Managed*>(held("dltensor")))
-    return dlpack::take(capsule, m, "used_dltensor", false);
+    return dlpack::take(capsule, m, "used_dltensor", !of_torch(object));
   throw py::type_error("it exports no DLPack tensor, or one that was taken before");  // who took it renamed it
 }
 

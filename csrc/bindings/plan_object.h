@@ -138,8 +138,11 @@ class BackwardPlan {
     const auto as_planned = [&](const char* name, const Tensor& given, const Tensor& planned) {
       if (given.dtype == planned.dtype && given.shape == planned.shape) return;
       const bool kind = given.dtype != planned.dtype;
-      const auto text = [](const Tensor& t) {
-        return std::string(name_of(t.dtype)) + " of shape " + py::str(py::tuple(py::cast(t.shape))).cast<std::string>();
+      const bool last = request_.channels_last && &planned != &request_.weight;
+      const auto text = [&](const Tensor& t) {
+        Shape shape = t.shape;
+        if (last && !t.packing) to_channels_last(shape, request_.weight.shape.size());
+        return std::string(name_of(t.dtype)) + " of shape " + py::str(py::tuple(py::cast(shape))).cast<std::string>();
       };
       throw Error(kind ? ErrorKind::type : ErrorKind::value, std::string(request_.function) + ": " + name +
                                                                  " must be as planned, " + text(planned) + ", got " +

@@ -21,7 +21,8 @@ _NATIVE = torch._C.DispatchKeySet(torch._C.DispatchKey.CompositeExplicitAutograd
 _OPERATOR = torch.ops.aten.convolution_backward.default
 
 _lock = threading.Lock()
-_library: torch.library.Library | None = None  # what is registered
+# What is registered, once and for all: another thread may be in it when the last one disables it.
+_library: torch.library.Library | None = None
 _depth = 0  # how many have enabled it
 
 
@@ -64,7 +65,7 @@ def _convolution_backward(
     tensors = [t.detach() for t in (grad_output, input, weight)]
     dtype = input.dtype
     ours = all(t.dtype == dtype and t.layout == torch.strided and t.numel() > 0 for t in tensors)
-    if not ours or dtype not in _DTYPES or any(t.is_conj() or t.is_neg() for t in tensors):
+    if not _depth or not ours or dtype not in _DTYPES or any(t.is_conj() or t.is_neg() for t in tensors):
         return _OPERATOR.redispatch(_NATIVE, grad_output, input, weight, bias_sizes, *geometry_and_mask)
     *geometry, mask = geometry_and_mask
     new = _new_gradients(*tensors, bias_sizes, geometry, mask)
@@ -95,7 +96,8 @@ def enable() -> _Enabled:
     Let PyTorch compute the gradients of its convolutions on the CPU with convbwd, in the whole process.
 
     Dtypes other than float64, float32, float16 and bfloat16, and empty tensors, stay with PyTorch. Gradients have the
-    memory format that PyTorch gives them, so that compiled models work too. May be called more than once; each call is
+    memory format that PyTorch gives them, so that compiled models work too. Threads are this library's
+    (`convbwd.set_num_threads`), not those of ``torch.set_num_threads``. May be called more than once; each call is
     ended by one of `disable`, or by the end of the block where it is used as a context manager.
 
     Returns
@@ -115,18 +117,15 @@ def enable() -> _Enabled:
 
 def disable() -> None:
     """
-    End one `enable`; after the last one PyTorch computes with its own kernels again.
+    End one `enable`; after the last one PyTorch computes with its own kernels again, some microseconds later a call.
 
     Raises
     ------
     RuntimeError
         If it is not enabled.
     """
-    global _library, _depth
+    global _depth
     with _lock:
         if _depth == 0:
             raise RuntimeError("convbwd.torch.disable: it is not enabled")
         _depth -= 1
-        if _depth == 0 and _library is not None:
-            _library._destroy()
-            _library = None
