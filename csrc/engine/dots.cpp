@@ -77,8 +77,8 @@ class Dots final : public SlottedPass {
     const bool row = box_q_[0] * box_q_[1] == 1 && v.plain() && v.stride[4] == 1;
     return may_stay(v) && (row || in_runs(v, box_q_));
   }
-  // Of x at a time: without a border only those of a tile.
-  Index copied_channels() const { return masked_ ? layout_.together : together_ * channels_; }
+  // Of x at a time: without a border only those of a tile, or of some.
+  Index copied_channels() const { return masked_ ? tiles_ * layout_.together : together_ * channels_; }
   Index y_elements(Index groups) const {
     return (groups - 1) * spec_.problem.co * layout_.y_channel() + layout_.y_size();
   }
@@ -107,8 +107,8 @@ class Dots final : public SlottedPass {
   DotsLayout layout_;
   bool copies_x_ = true, copies_y_ = true;
   Index channels_ = 1, channel_blocks_ = 1, boxes_ = 1, batch_ = 1;
-  Index together_ = 1;  // groups that are copied together
-  Slabs slabs_;         // of boxes of images
+  Index together_ = 1, tiles_ = 1;  // groups, and tiles without a border, that are copied together
+  Slabs slabs_;                     // of boxes of images
   Index slot_bytes_ = 0;
 };
 
@@ -215,13 +215,20 @@ bool Dots<T>::plan() {
   return true;
 }
 
-// Where channels lie side by side those of a line are copied at a time, if they are channels of groups. Every thread
-// gets some.
+// Where channels lie side by side those of a line are copied at a time: of several groups, of which every thread gets
+// some, or of several tiles.
 template <class T>
 void Dots<T>::plan_together() {
   const Problem& p = spec_.problem;
   const Operands& o = spec_.operands;
   const bool across = (copies_x_ && channels_last(o.x)) || (copies_y_ && channels_last(o.y));
+  if (across && masked_ && copies_x_) {
+    tiles_ = ceil_div(kLineChannels, layout_.together);
+    measure(o);
+    if (share(slabs_.tasks(), slabs_.bytes<T>(sum_count()), slot_bytes_)) return;
+    tiles_ = 1;
+    return measure(o);
+  }
   if (!across || masked_ || slabs_.several() || channel_blocks_ > 1) return;
   const Index batch = batch_;
   const auto fits = [&](Index together) {
@@ -315,9 +322,13 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
       kernels_.dots(static_cast<int>(m), static_cast<int>(nt), std::min(step, count - i), rows + i, lda, columns + i,
                     offset, out, ldo);
   };
-  for (Index c = 0, now = 0; c < channels; c += now, x += by_tiles ? 0 : now * x_channel) {
+  for (Index c = 0, now = 0; c < channels; c += now, x += now * x_channel) {
     now = std::min(layout_.together, channels - c);
-    if (by_tiles) layout_.x.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0 + c, now, s.x, false, now * o.x.stride[1]);
+    if (by_tiles && c % copied_channels() == 0) {
+      const Index count = std::min(copied_channels(), channels - c);
+      layout_.x.copy(kernels_, o.x, s.x_parts, n, g * p.ci + c0 + c, count, s.x, false, count * o.x.stride[1]);
+      x = s.x;
+    }
     const Index results = now * taps;
     if (masked_ && s.x_stays && from_memory(o.x)) {
       const Index left = channels - c - now;  // of this box, then the first of the next one

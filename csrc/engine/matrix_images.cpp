@@ -10,7 +10,7 @@ Matrix::Slot Matrix::carve(Carver carver) const {
   const bool together = layout_.chunk == blocks_;  // results are stored panel by panel
   if (layout_.mode != Mode::shared) s.pairs = carver.take<std::uint32_t>(layout_.batch * image_pairs());
   if (layout_.mode != Mode::packed) s.panel = carver.take<std::uint16_t>(layout_.part * panel_block());
-  s.plane = carver.take<float>(2 * planes_.channel() + planes_.slack());
+  s.plane = carver.take<float>(copied_ * planes_.channel() + planes_.slack());
   s.weights = carver.take<float>(panel_channels_ * spec_.problem.taps() * kDepth);
   s.results = carver.take<float>(layout_.batch * image_results((together ? 1 : layout_.panels) * panel_channels_));
   s.line = carver.take<float>(maps_[2].positions(0, layout_.box[2]).end);
@@ -49,9 +49,12 @@ void Matrix::split(const View& image, const Work& work, Index n, const Blocks& b
                                     source));
         });
       } else {
-        planes_.copy(kernels_, image, s.parts, n, c, live, s.plane, false, image.stride[1]);
-        fit.see(unit_.split_pairs(to, term, image_terms_, s.plane, live == 2 ? s.plane + plane : nullptr,
-                                  flat(plane, plane)));
+        const Index number = 2 * i % copied_;  // of those that are copied together
+        if (number == 0)
+          planes_.copy(kernels_, image, s.parts, n, c, std::min(copied_, cs_ - pair), s.plane, false, image.stride[1]);
+        const float* const even = s.plane + number * plane;
+        fit.see(
+            unit_.split_pairs(to, term, image_terms_, even, live == 2 ? even + plane : nullptr, flat(plane, plane)));
       }
     }
 }

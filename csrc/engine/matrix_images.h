@@ -99,6 +99,7 @@ class Matrix final : public GuardedPass, Roles {
   Index panel_channels_ = 1, panels_ = 1, panel_taps_ = 0;
   Index3 count_;
   Layout layout_;
+  Index copied_ = 2;  // source channels that are copied together
   Planes planes_;
   Index plane_ = 0, pitch_ = 0;  // of results
   Index boxes_ = 1, batches_ = 1;

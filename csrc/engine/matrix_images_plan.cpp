@@ -49,7 +49,8 @@ bool Matrix::plan() {
         if (least_cost == 0 || cost < least_cost) best = layout_, least_cost = cost;
       }
     if (least_cost == 0) continue;
-    configure(best, least);
+    copied_ = channels_last(image(spec_.operands)) ? kDepth : 2;
+    if (!configure(best, least)) copied_ = 2, configure(best, least);
     list_steps();
     return true;
   }
