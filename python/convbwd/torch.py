@@ -62,17 +62,17 @@ def _convolution_backward(
     *geometry_and_mask: Any,
 ) -> Any:
     """Compute what PyTorch asks for, or hand it to PyTorch's own kernel where this library has no answer."""
-    tensors = [t.detach() for t in (grad_output, input, weight)]
+    tensors = (grad_output.detach(), input.detach(), weight.detach())
     dtype = input.dtype
     ours = all(t.dtype == dtype and t.layout == torch.strided and t.numel() > 0 for t in tensors)
     if not _depth or not ours or dtype not in _DTYPES or any(t.is_conj() or t.is_neg() for t in tensors):
         return _OPERATOR.redispatch(_NATIVE, grad_output, input, weight, bias_sizes, *geometry_and_mask)
     *geometry, mask = geometry_and_mask
     new = _new_gradients(*tensors, bias_sizes, geometry, mask)
+    parameters = (bias_sizes, *geometry_and_mask)
     convolution_backward(
-        *map(_as_array, tensors),
-        bias_sizes,
-        *geometry_and_mask,
+        *(_as_array(t) for t in tensors),
+        *parameters,
         out=[None if t is None else _as_array(t) for t in new],
         dtype="bfloat16" if dtype == torch.bfloat16 else None,
     )
