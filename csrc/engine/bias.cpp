@@ -28,7 +28,7 @@ class BiasGradient final : public Pass {
     const Index plane = size_[3] * size_[4];
     small_ = plane <= kSmall;
     lines_ = channels_last(y);
-    const bool runs = small_ || rows_ > 1 ? size_[3] == 1 || y.stride[3] == size_[4] * y.stride[4] : true;
+    const bool runs = (rows_ == 1 && !small_) || size_[3] == 1 || y.stride[3] == size_[4] * y.stride[4];
     in_place_ =
         y.plain() && y.dtype == compute_dtype<T> && runs && (lines_ ? size_[1] >= kernels_.lanes : y.stride[4] == 1);
     const Index elements = size_[0] * size_[1] * size_[2] * plane;

@@ -12,24 +12,11 @@ void copy_pieces_of(T* to, Index step, const T* from, Index nr, const std::ptrdi
 
 template <class T>
 void copy_pieces(T* to, Index step, const T* from, Index nr, const std::ptrdiff_t* place, Index count, Index length) {
-  switch (length) {  // a few instructions each
-    case 2:
-      return copy_pieces_of<2>(to, step, from, nr, place, count);
-    case 3:
-      return copy_pieces_of<3>(to, step, from, nr, place, count);
-    case 4:
-      return copy_pieces_of<4>(to, step, from, nr, place, count);
-    case 8:
-      return copy_pieces_of<8>(to, step, from, nr, place, count);
-    case 16:
-      return copy_pieces_of<16>(to, step, from, nr, place, count);
-    case 32:
-      return copy_pieces_of<32>(to, step, from, nr, place, count);
-    case 64:
-      return copy_pieces_of<64>(to, step, from, nr, place, count);
-    default:
-      for (Index i = 0; i < count; ++i, to += step) std::copy_n(from + place[i] * nr, length, to);
-  }
+  const auto in_instructions = [&]<Index... N>() {  // a few each
+    return ((length == N && (copy_pieces_of<N>(to, step, from, nr, place, count), true)) || ...);
+  };
+  if (in_instructions.template operator()<2, 3, 4, 8, 16, 32, 64>()) return;
+  for (Index i = 0; i < count; ++i, to += step) std::copy_n(from + place[i] * nr, length, to);
 }
 
 }  // namespace
