@@ -45,8 +45,8 @@ template <class T>
 double rows_cycles(Index vectors, Index results, const KernelSet<T>& kernels) {
   double cycles = 0;
   for (Index left = results; left > 0; left -= kernels.rows_mr) {
-    const Index rows = std::min<Index>(left, kernels.rows_mr);
-    const Index widest = std::min<Index>(8, (4 * kernels.rows_mr - 2) / (rows + 1));  // blocks of the kernel
+    const int rows = static_cast<int>(std::min<Index>(left, kernels.rows_mr));
+    const Index widest = rows_vectors(kernels.rows_mr, rows);
     const Index blocks = ceil_div(vectors, widest), narrow = vectors / blocks, wider = vectors % blocks;
     cycles += static_cast<double>(blocks - wider) * tile_cycles(rows, narrow, kernels) +
               static_cast<double>(wider) * tile_cycles(rows, narrow + 1, kernels);

@@ -18,8 +18,8 @@ namespace {
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kStored = 8;          // products that take as long as storing a result of few (Zen 4)
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
-// Of a call after which a few lines are fetched: three blocks of 7 vectors, tiles of three or four rows.
-constexpr Index kPiecePixels = 336, kPieceRows = 12;
+constexpr Index kFarBytes = 12 << 20;
+constexpr double kFetchedProducts = 6;
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
 
@@ -231,6 +231,15 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
   const Index m = s.columns(cd_), row = planes_.row(), plane = planes_.plane();
   const Index3 e = b.extent(s);
   const Index length = (e[0] - 1) * plane + (e[1] - 1) * row + e[2];
+  // What a kernel sums at a time, after which a few lines are fetched.
+  const auto block_of_pixels = [&](Index pixels, int results) {
+    const Index vectors = ceil_div(pixels, kernels_.lanes), most = rows_vectors(kernels_.rows_mr, results);
+    return std::min(pixels, even_part(vectors, most) * kernels_.lanes);
+  };
+  const auto block_of_rows = [&](Index rows, Index height) {
+    const Index most = stacked_height(e[2], height, kernels_.lanes);
+    return rows <= most + 1 ? rows : most;  // none is left alone
+  };
   for (Index m0 = 0; m0 < m; m0 += kernels_.rows_mr) {
     const int block = static_cast<int>(std::min<Index>(kernels_.rows_mr, m - m0));
     const T* w = weights + m0 * k * s.taps;
@@ -242,8 +251,8 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
       const std::ptrdiff_t* const offset = offset_[set].data() + t;
       const bool accumulate = k0 + t > 0;
       const auto sum = [&](Index pixels, const T* source, T* results) {
-        for (Index q = 0, now = fetches ? kPiecePixels : pixels; q < pixels; q += now) {
-          now = std::min(now, pixels - q);
+        for (Index q = 0, now; q < pixels; q += now) {
+          now = fetches ? block_of_pixels(pixels - q, block) : pixels;
           kernels_.rows(block, now, source + q, offset, columns * height, w + t * block, results + m0 * to.pitch + q,
                         to.pitch, accumulate);
           if (fetches) fetches->next(now * block * columns * height);
@@ -257,7 +266,8 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
           for (Index r = h, rows = 1; r < e[1]; r += rows * step) {
             const T* const source = slot.source + d * plane + r * row;
             T* const results = to.data + d * to.plane + r * to.row;
-            if (stacked) rows = std::min(ceil_div(e[1] - r, step), fetches ? kPieceRows : e[1]);
+            if (stacked) rows = ceil_div(e[1] - r, step);
+            if (fetches && stacked) rows = block_of_rows(rows, height);
             if (rows == 1) {
               sum(e[2], source, results);
               continue;
@@ -392,7 +402,10 @@ template <class T>
 void Rows<T>::run(const Operands& o, std::byte* workspace) const {
   const View &image = this->image(o), &destination = this->destination(o);
   const auto in_place = [&](const View& v) { return v.dtype == compute_dtype<T> && in_runs(v, box_q_); };
-  const bool far = bytes_of(image) + bytes_of(destination) > kFromMemory;
+  const Problem& p = spec_.problem;
+  const double elements = static_cast<double>(p.n * p.groups * (p.ci * p.x_plane() + p.co * p.y_plane()));
+  const bool far =
+      bytes_of(image) + bytes_of(destination) > kFarBytes && p.products() > kFetchedProducts * elements;
   const bool copied = !plain_ || o.bias.data || !in_place(image) || !in_place(destination);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const PixelBox b = pixel_box(i % boxes_, count_, box_q_);
@@ -407,15 +420,17 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
       const auto [n, g] = image_and_group(image_number);
       const Index groups = std::min(together_, spec_.problem.groups - g);
       std::optional<Fetches> fetches;
-      if (far && copied && !direct) {  // rows that are formed in place take up to 1.25 times as long with it
+      if (far && copied) {
         const auto at = b.positions(maps_);
-        fetches.emplace().results = Ahead(destination.at({n, g * cd_, at[0].begin, at[1].begin, at[2].begin},
-                                                         {1, cd_, at[0].size(), at[1].size(), at[2].size()}),
-                                          products(b, cs_));
+        fetches.emplace();
+        if (!direct)
+          fetches->results = Ahead(destination.at({n, g * cd_, at[0].begin, at[1].begin, at[2].begin},
+                                                  {1, cd_, at[0].size(), at[1].size(), at[2].size()}),
+                                   products(b, cs_));
       }
       const auto bring_in = [&](Index k0, Index channels) {
         planes_.copy(kernels_, image, slot.parts, n, g * cs_ + k0, channels, slot.source, channels == bordered,
-                     image.stride[1]);
+                     fetches ? 0 : image.stride[1]);
         bordered = channels;
       };
       if (whole_) bring_in(0, groups * cs_);

@@ -47,14 +47,27 @@ template <class T>
 using RowsFn = void (*)(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps,
                         const T* w, T* c, std::ptrdiff_t ldc, bool accumulate);
 
+/// Vectors of pixels that it sums at a time for so many results: accumulators, vectors and a weight fill the registers,
+/// of which there are four for each of the `rows_mr` results that it takes at most.
+constexpr int rows_vectors(int rows_mr, int results) {
+  const int most = (4 * rows_mr - 2) / (results + 1);
+  return most > 8 ? 8 : most;
+}
+
 /// Two or more rows of one channel's results, of which each reads `height` >= 2 rows of the source, for r < rows and
 /// p < len:
 ///   C[r*crow + p] (+)= sum over g < groups, h < height of W[g*height + h] * S[(r + h)*row + offset[g*height] + p]
 /// S is read up to `len` rounded up to whole vectors. The order of a sum is that of RowsFn given the same products.
+/// Rows are taken by stacked_height(), or as many as leave none alone.
 template <class T>
 using StackedRowsFn = void (*)(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row,
                                const std::ptrdiff_t* offset, std::int64_t groups, std::int64_t height, const T* w, T* c,
                                std::ptrdiff_t crow, bool accumulate);
+
+/// Rows that it takes at a time: four of short rows, of two vectors at most, or too few sums wait for their products.
+[[gnu::always_inline]] constexpr int stacked_height(std::int64_t len, std::int64_t height, int lanes) {
+  return len <= 2 * lanes && height > 2 ? 4 : 3;
+}
 
 /// Dot products along pixels, for i < m <= dots_mr, j < nt <= dots_nt:
 ///   out[i*ldo + j] += sum over p < len of A[i*lda + p] * X[offset[j] + p]

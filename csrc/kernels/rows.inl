@@ -1,8 +1,9 @@
 // Vectors along pixels, broadcast weights. Included by kernels.inl.
 
-// Vectors of a block of `M` results: accumulators, vectors and a weight.
+constexpr int kRowsMr = VECTOR_REGISTERS / 4;
+
 template <int M>
-constexpr int kRowsVectors = (VECTOR_REGISTERS - 2) / (M + 1) > 8 ? 8 : (VECTOR_REGISTERS - 2) / (M + 1);
+constexpr int kRowsVectors = rows_vectors(kRowsMr, M);
 
 // Vectors of the next of the fewest blocks of the same width.
 template <class T, int M>
@@ -54,8 +55,6 @@ void rows_vectors(int vectors, std::int64_t len, const T* s, const std::ptrdiff_
     if (vectors < NV) return rows_vectors<T, M, NV - 1>(vectors, len, s, offset, taps, w, c, ldc, accumulate);
   rows_block<T, M, NV>(len, s, offset, taps, w, c, ldc, accumulate);
 }
-
-constexpr int kRowsMr = VECTOR_REGISTERS >= 32 ? 8 : 4;
 
 template <class T, int M = kRowsMr>
 void rows(int m, std::int64_t len, const T* s, const std::ptrdiff_t* offset, std::int64_t taps, const T* w, T* c,
@@ -122,10 +121,9 @@ void stacked_tile(std::int64_t len, const T* s, std::ptrdiff_t row, const std::p
 template <class T>
 void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_t row, const std::ptrdiff_t* offset,
                   std::int64_t groups, std::int64_t height, const T* w, T* c, std::ptrdiff_t crow, bool accumulate) {
-  // Four of short rows, of two vectors at most, or too few sums at a time wait for their products.
-  const bool four = len <= 2 * Vec<T>::lanes && height > 2;
+  const int most = stacked_height(len, height, Vec<T>::lanes);
   while (rows > 0) {
-    const int most = four ? 4 : 3, now = rows <= most ? static_cast<int>(rows) : rows == most + 1 ? most - 1 : most;
+    const int now = rows <= most ? static_cast<int>(rows) : rows == most + 1 ? most - 1 : most;
     const auto tile = now == 4 ? stacked_tile<T, 4> : now == 3 ? stacked_tile<T, 3> : stacked_tile<T, 2>;
     tile(len, s, row, offset, groups, height, w, c, crow, accumulate);
     rows -= now, s += now * row, c += now * crow;
