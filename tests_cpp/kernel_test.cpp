@@ -330,8 +330,8 @@ TEST_P(Kernels, DotsAddsProductsOfRows) {
             Memory<T> out(m * ldo), expected(m * ldo);
             out.fill(random);
             expected.copy(out);
-            plain::dots(m, nt, len, first, lda, x.data() + 300, offset.data(), expected.data(), ldo);
-            set.dots(m, nt, len, first, lda, x.data() + 300, offset.data(), out.data(), ldo);
+            plain::dots(m, nt, len, first, lda, x.data() + 300, offset.data(), expected.data(), ldo, {});
+            set.dots(m, nt, len, first, lda, x.data() + 300, offset.data(), out.data(), ldo, {});
             ASSERT_TRUE(out == expected) << "m=" << m << " nt=" << nt << " len=" << len;
           }
   });

@@ -1,6 +1,7 @@
 // Layer engine: fetching what will be read or written next while a kernel computes.
 #pragma once
 
+#include "base/problem.h"
 #include "engine/axis.h"
 #include "format/copy.h"
 
@@ -11,6 +12,14 @@ namespace convbwd {
 inline Index rows_ahead(const View& w) {
   constexpr Index kAhead = 16, kFar = 1 << 20;  // rows, bytes
   return bytes_of(w) > kFar ? kAhead : 0;
+}
+
+/// Whether images come from memory and have so many products that what is needed next arrives while they are computed.
+inline bool fetched_ahead(const Problem& p, const View& source, const View& other) {
+  constexpr Index kBytes = 12 << 20;
+  constexpr double kProducts = 6;  // an element of both: with fewer, as of depthwise 3x3 windows, prefetchers do better
+  const auto elements = static_cast<double>(p.n * p.groups * (p.ci * p.x_plane() + p.co * p.y_plane()));
+  return bytes_of(source) + bytes_of(other) > kBytes && p.products() > kProducts * elements;
 }
 
 /// Fetches a few lines of a block of an image after each call of a kernel: they arrive while it computes. Fetched all
@@ -37,20 +46,33 @@ class Ahead {
     if (v.stride[1] == run) run *= runs, runs = 1;
     *this = Ahead(v.data, run * item, runs, v.stride[1] * item, work);
   }
+  /// Of two that follow each other while the work is done that each was made for.
+  void share_with(Ahead& second) { share_ = second.share_ += share_; }
+  bool done() const { return lines_ == 0; }
   /// After so much of it.
   void next(Index work) {
     due_ += static_cast<double>(work) * share_;
-    Index count = std::min(static_cast<Index>(due_), lines_);
-    due_ -= static_cast<double>(count);
-    lines_ -= count;
-    for (Index now; count > 0; count -= now) {
-      now = std::min(count, left_);
-      for (Index i = 0; i < now; ++i, at_ += kLine) __builtin_prefetch(at_);
-      if ((left_ -= now) == 0) at_ += jump_, left_ = run_;
+    while (const Index count = due()) {
+      const std::byte* line = take(count);
+      for (Index i = 0; i < count; ++i, line += kLine) __builtin_prefetch(line);
     }
+  }
+  /// For a kernel that does so much of it in so many steps, each of which fetches a line at most.
+  Meanwhile next(Index work, Index steps) {
+    due_ += static_cast<double>(work) * share_;
+    const Index count = std::min(due(), steps);
+    return {take(count), count * kLine / std::max<Index>(1, steps)};
   }
 
  private:
+  Index due() const { return std::min({static_cast<Index>(due_), lines_, left_}); }  // of the lines of this run
+  const std::byte* take(Index count) {
+    const std::byte* const first = at_;
+    at_ += count * kLine, lines_ -= count, left_ -= count, due_ -= static_cast<double>(count);
+    if (left_ == 0) at_ += jump_, left_ = run_;
+    return first;
+  }
+
   const std::byte* at_ = nullptr;
   Index lines_ = 0, run_ = 0, left_ = 0, jump_ = 0;
   double share_ = 0, due_ = 0;

@@ -34,6 +34,8 @@ constexpr Index kMaskedPixels = 4096;
 constexpr Index kMaskedProducts = 1 << 19;
 // Of a channel in memory that prefetchers follow: shorter ones are fetched by those who copy them.
 constexpr Index kLongRun = 4 << 10;
+// Of x, in bytes, during whose sums the next one is fetched: shorter ones fetch it while they are made.
+constexpr Index kLargeCopy = 8 << 10;
 constexpr Index kStraightVectors = 256;  // of a sum: 406 had 1.9 times PyTorch's error, adding lanes up costs time
 
 // With x and y in each other's roles; w is what it was.
@@ -68,6 +70,15 @@ class Dots final : public SlottedPass {
     Index x = 0, y = 0;
   };
 
+  /// Fetched while products are summed: what is copied next, x before y.
+  struct Fetches {
+    Ahead x, y;
+    Meanwhile next(Index pixels, Index lanes) {
+      if (x.done() && y.done()) return {};
+      return (x.done() ? y : x).next(pixels, pixels / lanes);
+    }
+  };
+
   static bool may_stay(const View& v) {
     const Index plane = v.size[2] * v.size[3] * v.size[4] * static_cast<Index>(sizeof(T));
     return v.dtype == compute_dtype<T> && (plane >= kLongRun || v.size[0] * v.size[1] * plane <= kFromMemory);
@@ -90,11 +101,13 @@ class Dots final : public SlottedPass {
   void copy_x(const Operands& o, Index n, Index channel, Index channels, const Slot& s, OfEach& bordered,
               Index next) const;
   void copy_y(const Operands& o, Index n, Index group, Index groups, const Slot& s, OfEach& bordered, Index next) const;
+  Fetches fetches(const Operands& o, const Slot& s, Index result, const PixelBox& b, Index next_unit, Index next_result,
+                  bool new_unit) const;
   Index begin_of(const View& v, const Planes& planes, Index unit, Index channel) const;
   /// Elements from what is copied to what is copied next.
   OfEach next_copies(const Operands& o, Index unit, Index result, Index next_unit, Index next_result) const;
   void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const PixelBox& b, const Slot& s,
-               const OfEach& next) const;
+               const OfEach& next, Fetches& fetches) const;
   void sum_carefully(const PixelBox& b, const T* x, const T* y, Index y_channel, T* part, Index row) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
@@ -264,6 +277,26 @@ typename Dots<T>::OfEach Dots<T>::next_copies(const Operands& o, Index unit, Ind
           distance(o.y, layout_.y[0], group(result), group(next_result))};
 }
 
+// While the products of a box are summed: the next one's part of x, and of y unless it is that of the same group.
+template <class T>
+typename Dots<T>::Fetches Dots<T>::fetches(const Operands& o, const Slot& s, Index result, const PixelBox& b,
+                                           Index next_unit, Index next_result, bool new_unit) const {
+  const Problem& p = spec_.problem;
+  const PixelBox next = box(next_unit / p.n);
+  const Index n = next_unit % p.n, group = next_result / channel_blocks_,
+              c0 = next_result % channel_blocks_ * channels_;
+  View x, y;
+  if (!s.x_stays) x = layout_.x.source(o.x, n, group * p.ci + c0, std::min(channels_, p.ci - c0), next);
+  if (!s.y_stays && (new_unit || result / channel_blocks_ != group))
+    y = layout_.y[0].source(o.y, n, group * p.co, p.co, next);
+  Index work = 0;
+  for (const DotsLayout::Call& call : layout_.calls) work += call.m == 0 ? ceil_div(p.co, kernels_.dots_mr) : p.co;
+  work *= ceil_div(channels_, layout_.together) * layout_.length(b.q0, b.q1);
+  Fetches fetches{Ahead(x, work), Ahead(y, work)};
+  fetches.x.share_with(fetches.y);
+  return fetches;
+}
+
 template <class T>
 void Dots<T>::locate(const Operands& o, const PixelBox& b, Slot& s) const {
   layout_.x.locate(o.x, b.q0, masked_ ? b.q1 : layout_.x.size(), s.x_parts);
@@ -301,7 +334,7 @@ void Dots<T>::copy_y(const Operands& o, Index n, Index group, Index groups, cons
 // Adds the products of one box and image to sums[output channel][input channel][tap].
 template <class T>
 void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const PixelBox& b, const Slot& s,
-                      const OfEach& next) const {
+                      const OfEach& next, Fetches& fetches) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   const auto place = [](const View& v, const Planes::Part* parts, Index n_, Index c) {
@@ -314,13 +347,14 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
   const bool by_tiles = masked_ && !s.x_stays;  // x is copied
   const Index length = layout_.length(b.q0, b.q1);
   T tile[kMostColumns];
-  Ahead ahead;
   const auto dots = [&](Index m, Index nt, Index count, const T* rows, Index lda, const T* columns,
                         const std::ptrdiff_t* offset, T* out, Index ldo) {
     const Index step = round_up(even_part(count, kStraightVectors * kernels_.lanes), kernels_.lanes);
-    for (Index i = 0; i < count; i += step, ahead.next(step))
-      kernels_.dots(static_cast<int>(m), static_cast<int>(nt), std::min(step, count - i), rows + i, lda, columns + i,
-                    offset, out, ldo);
+    for (Index i = 0, now; i < count; i += now) {
+      now = std::min(step, count - i);
+      kernels_.dots(static_cast<int>(m), static_cast<int>(nt), now, rows + i, lda, columns + i, offset, out, ldo,
+                    fetches.next(now, kernels_.lanes));
+    }
   };
   for (Index c = 0, now = 0; c < channels; c += now, x += now * x_channel) {
     now = std::min(layout_.together, channels - c);
@@ -330,11 +364,11 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
       x = s.x;
     }
     const Index results = now * taps;
-    if (masked_ && s.x_stays && from_memory(o.x)) {
+    if (masked_ && s.x_stays && from_memory(o.x) && length * static_cast<Index>(sizeof(T)) > kLongRun) {
       const Index left = channels - c - now;  // of this box, then the first of the next one
       const T* const first = left > 0 ? x + now * x_channel : place(o.x, s.x_parts, n, g * p.ci + c0) + next.x;
       const Index runs = std::min(layout_.together, left > 0 ? left : channels), item = static_cast<Index>(sizeof(T));
-      ahead =
+      fetches.x =
           Ahead(first, length * item, runs, x_channel * item, p.co * static_cast<Index>(layout_.calls.size()) * length);
     }
     for (const DotsLayout::Call& call : layout_.calls) {
@@ -425,6 +459,8 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
   const Operands o = exchanged_ ? exchanged(operands) : operands;
   const Problem& p = spec_.problem;
   const Index results = p.groups * channel_blocks_;
+  const bool far = copied_channels() * layout_.x.channel() * static_cast<Index>(sizeof(T)) > kLargeCopy &&
+                   fetched_ahead(p, o.x, o.y);
   const auto results_of = [&](Index batch) { return Range{batch * batch_, std::min((batch + 1) * batch_, results)}; };
   const auto sum = [&](const Slabs::Task& task, int number, T* sums) -> const T* {
     Slot s = carve(slot(workspace, number));
@@ -446,12 +482,15 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
         locate(o, b, s);
       }
       for (Index r = first; r < last; ++r) {
-        const OfEach next = [&]() -> OfEach {
-          if (s.x_stays && s.y_stays && !masked_) return {};
-          if (r + 1 < last) return next_copies(o, u, r, u, r + 1);
-          if (u + 1 < slabs_.units) return next_copies(o, u, r, u + 1, first);
-          return next_copies(o, u, r, 0, last % results);
-        }();
+        const bool inner = r + 1 < last, more = u + 1 < slabs_.units;
+        const Index next_unit = inner  ? u
+                                : more ? u + 1
+                                       : 0,
+                    next_result = inner  ? r + 1
+                                  : more ? first
+                                         : last % results;
+        const OfEach next =
+            far || (s.x_stays && s.y_stays && !masked_) ? OfEach{} : next_copies(o, u, r, next_unit, next_result);
         const Index group = r / channel_blocks_, c0 = r % channel_blocks_ * channels_,
                     channels = std::min(channels_, p.ci - c0), member = (r - first) % together_;
         if (member == 0) {
@@ -459,11 +498,13 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
           if (r == first || (r - 1) / channel_blocks_ != group) copy_y(o, u % p.n, group, groups, s, bordered, next.y);
           copy_x(o, u % p.n, group * p.ci + c0, groups * channels, s, bordered, next.x);
         }
+        Fetches fetches;
+        if (far && !masked_) fetches = this->fetches(o, s, r, b, next_unit, next_result, next_result == first);
         Slot of_group = s;
         if (!s.x_stays) of_group.x += member * channels * layout_.x.channel();
         if (!s.y_stays) of_group.y += member * p.co * layout_.y_channel();
         of_group.sums = sums + (r - first) * sum_count();
-        sum_box(o, u % p.n, group, c0, channels, b, of_group, next);
+        sum_box(o, u % p.n, group, c0, channels, b, of_group, next, fetches);
       }
     }
     return sums;

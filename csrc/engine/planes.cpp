@@ -59,6 +59,15 @@ Index Planes::parts() const {
   return count;
 }
 
+View Planes::source(const View& image, Index n, Index c, Index channels, const PixelBox& b) const {
+  Index5 at{n, c, 0, 0, 0}, size{1, channels, 0, 0, 0};
+  for (std::size_t a = 0; a < 3; ++a) {
+    at[a + 2] = std::min(b.q0[a] * step(a), image.size[a + 2]);
+    size[a + 2] = std::min(b.q1[a] * step(a), image.size[a + 2]) - at[a + 2];
+  }
+  return image.at(at, size);
+}
+
 void Planes::locate(const View& image, const Index3& q0, const Index3& end, Part* parts) const {
   const auto range = [&](std::size_t a, Index residue, Index& at) {
     const Axis& x = axes_[a];

@@ -60,6 +60,8 @@ class Planes {
   template <class T>
   void copy(const KernelSet<T>& k, const View& image, const Part* parts, Index n, Index c, Index channels, T* dst,
             bool bordered, Index ahead) const;
+  /// What is copied of `channels` channels from channel c of image n for a box of pixels, all but its borders.
+  View source(const View& image, Index n, Index c, Index channels, const PixelBox& b) const;
   /// Whether images come from beyond L2.
   static bool far(const View& images) { return bytes_of(images) > kFarBytes; }
   /// Calls f(place, origin, part) for the planes of one channel in order: `place` in the copy, `origin` the offset in

@@ -18,8 +18,6 @@ namespace {
 constexpr double kShared = 1 << 20;    // products of a pass that two threads share, if their boxes fit: 15 to 25 us
 constexpr double kStored = 8;          // products that take as long as storing a result of few (Zen 4)
 constexpr double kMuchWork = 1 << 24;  // products of a pass whose rows are cut for kMinTasks: 0.15 ms
-constexpr Index kFarBytes = 12 << 20;
-constexpr double kFetchedProducts = 6;
 constexpr Index kInPlacePixels = 96,
                 kInPlaceBytes = 24 << 10;  // several widths of the kernels, half of a first-level cache
 
@@ -390,22 +388,14 @@ View Rows<T>::source_after(const View& image, Index task, Index image_number, In
   }
   const auto [n, g] = image_and_group(image_number);
   const PixelBox b = pixel_box(task % boxes_, count_, box_q_);
-  Index5 at{n, g * cs_ + k0, 0, 0, 0}, size{1, std::min(chunk_, cs_ - k0), 0, 0, 0};
-  for (std::size_t a = 0; a < 3; ++a) {
-    at[a + 2] = std::min(b.q0[a] * maps_[a].src_step, image.size[a + 2]);
-    size[a + 2] = std::min(b.q1[a] * maps_[a].src_step, image.size[a + 2]) - at[a + 2];
-  }
-  return image.at(at, size);
+  return planes_.source(image, n, g * cs_ + k0, std::min(chunk_, cs_ - k0), b);
 }
 
 template <class T>
 void Rows<T>::run(const Operands& o, std::byte* workspace) const {
   const View &image = this->image(o), &destination = this->destination(o);
   const auto in_place = [&](const View& v) { return v.dtype == compute_dtype<T> && in_runs(v, box_q_); };
-  const Problem& p = spec_.problem;
-  const double elements = static_cast<double>(p.n * p.groups * (p.ci * p.x_plane() + p.co * p.y_plane()));
-  const bool far =
-      bytes_of(image) + bytes_of(destination) > kFarBytes && p.products() > kFetchedProducts * elements;
+  const bool far = fetched_ahead(spec_.problem, image, destination);
   const bool copied = !plain_ || o.bias.data || !in_place(image) || !in_place(destination);
   parallel_for(tasks_, slots(), [&](Index i, int number) {
     const PixelBox b = pixel_box(i % boxes_, count_, box_q_);

@@ -69,12 +69,19 @@ using StackedRowsFn = void (*)(std::int64_t rows, std::int64_t len, const T* s, 
   return len <= 2 * lanes && height > 2 ? 4 : 3;
 }
 
+/// What a kernel fetches for later while it computes: the line at `at`, then those `step` bytes behind the last one.
+struct Meanwhile {
+  const void* at = nullptr;
+  std::ptrdiff_t step = 0;
+};
+
 /// Dot products along pixels, for i < m <= dots_mr, j < nt <= dots_nt:
 ///   out[i*ldo + j] += sum over p < len of A[i*lda + p] * X[offset[j] + p]
-/// Neither is read further.
+/// Neither is read further. With each vector of pixels something is fetched: of the first column what is read soon,
+/// unless there is something else.
 template <class T>
 using DotsFn = void (*)(int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x,
-                        const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo);
+                        const std::ptrdiff_t* offset, T* out, std::ptrdiff_t ldo, Meanwhile fetch);
 
 /// Where a tap reads a source and its weights, in elements.
 struct DepthwiseTap {
