@@ -360,7 +360,7 @@ TEST_P(Kernels, DepthwiseMultipliesPixelsByTaps) {
             plain::depthwise(set.lanes, kRows, cols, expected.data(), orow, ostep, s.data(), srow, sstep, tap.data(),
                              taps, w.data(), accumulate);
             set.depthwise(kRows, cols, got.data(), orow, ostep, s.data(), srow, sstep, tap.data(), taps, w.data(),
-                          accumulate);
+                          accumulate, {});
             ASSERT_TRUE(got == expected) << cols << " columns, " << taps << " taps, steps " << sstep << ' ' << ostep;
           }
   });

@@ -46,8 +46,6 @@ class Ahead {
     if (v.stride[1] == run) run *= runs, runs = 1;
     *this = Ahead(v.data, run * item, runs, v.stride[1] * item, work);
   }
-  /// Of two that follow each other while the work is done that each was made for.
-  void share_with(Ahead& second) { share_ = second.share_ += share_; }
   bool done() const { return lines_ == 0; }
   /// After so much of it.
   void next(Index work) {
@@ -57,11 +55,12 @@ class Ahead {
       for (Index i = 0; i < count; ++i, line += kLine) __builtin_prefetch(line);
     }
   }
-  /// For a kernel that does so much of it in so many steps, each of which fetches a line at most.
+  /// For a kernel that does so much of it in so many steps, each of which fetches a line at most; nothing if all was.
   Meanwhile next(Index work, Index steps) {
+    if (done()) return {};
     due_ += static_cast<double>(work) * share_;
-    const Index count = std::min(due(), steps);
-    return {take(count), count * kLine / std::max<Index>(1, steps)};
+    const Index step = ceil_div(std::min(due(), steps) * kLine, std::max<Index>(1, steps));
+    return {take(std::min(due(), steps * step / kLine)), step};
   }
 
  private:
@@ -73,9 +72,23 @@ class Ahead {
     return first;
   }
 
+  friend class InTurn;
   const std::byte* at_ = nullptr;
   Index lines_ = 0, run_ = 0, left_ = 0, jump_ = 0;
   double share_ = 0, due_ = 0;
+};
+
+/// One block after the other, both while the work is done that either was made for.
+class InTurn {
+ public:
+  InTurn() = default;
+  InTurn(const Ahead& first, const Ahead& second) : first_(first), second_(second) {
+    first_.share_ = second_.share_ = first.share_ + second.share_;
+  }
+  Meanwhile next(Index work, Index steps) { return (first_.done() ? second_ : first_).next(work, steps); }
+
+ private:
+  Ahead first_, second_;
 };
 
 }  // namespace convbwd

@@ -136,7 +136,7 @@ class BiasGradient final : public Pass {
         for (Index block = 0; block < pitch; block += lanes) {
           const Index c = in_place_ ? std::clamp<Index>(channels + before - lanes, 0, block) : block;
           kernels_.depthwise(1, to - from, sums + from * pitch + c, 0, pitch, first + from * step + c, 0, step, taps,
-                             from < rest ? runs : runs - 1, ones, false);
+                             from < rest ? runs : runs - 1, ones, false, {});
         }
       }
       for (Index c = 0; c < channels; c += lanes) {

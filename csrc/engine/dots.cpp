@@ -70,15 +70,6 @@ class Dots final : public SlottedPass {
     Index x = 0, y = 0;
   };
 
-  /// Fetched while products are summed: what is copied next, x before y.
-  struct Fetches {
-    Ahead x, y;
-    Meanwhile next(Index pixels, Index lanes) {
-      if (x.done() && y.done()) return {};
-      return (x.done() ? y : x).next(pixels, pixels / lanes);
-    }
-  };
-
   static bool may_stay(const View& v) {
     const Index plane = v.size[2] * v.size[3] * v.size[4] * static_cast<Index>(sizeof(T));
     return v.dtype == compute_dtype<T> && (plane >= kLongRun || v.size[0] * v.size[1] * plane <= kFromMemory);
@@ -101,13 +92,13 @@ class Dots final : public SlottedPass {
   void copy_x(const Operands& o, Index n, Index channel, Index channels, const Slot& s, OfEach& bordered,
               Index next) const;
   void copy_y(const Operands& o, Index n, Index group, Index groups, const Slot& s, OfEach& bordered, Index next) const;
-  Fetches fetches(const Operands& o, const Slot& s, Index result, const PixelBox& b, Index next_unit, Index next_result,
-                  bool new_unit) const;
+  InTurn fetched(const Operands& o, const Slot& s, Index result, const PixelBox& b, Index next_unit, Index next_result,
+                 bool new_unit) const;
   Index begin_of(const View& v, const Planes& planes, Index unit, Index channel) const;
   /// Elements from what is copied to what is copied next.
   OfEach next_copies(const Operands& o, Index unit, Index result, Index next_unit, Index next_result) const;
   void sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const PixelBox& b, const Slot& s,
-               const OfEach& next, Fetches& fetches) const;
+               const OfEach& next, InTurn& ahead) const;
   void sum_carefully(const PixelBox& b, const T* x, const T* y, Index y_channel, T* part, Index row) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
@@ -279,8 +270,8 @@ typename Dots<T>::OfEach Dots<T>::next_copies(const Operands& o, Index unit, Ind
 
 // While the products of a box are summed: the next one's part of x, and of y unless it is that of the same group.
 template <class T>
-typename Dots<T>::Fetches Dots<T>::fetches(const Operands& o, const Slot& s, Index result, const PixelBox& b,
-                                           Index next_unit, Index next_result, bool new_unit) const {
+InTurn Dots<T>::fetched(const Operands& o, const Slot& s, Index result, const PixelBox& b, Index next_unit,
+                        Index next_result, bool new_unit) const {
   const Problem& p = spec_.problem;
   const PixelBox next = box(next_unit / p.n);
   const Index n = next_unit % p.n, group = next_result / channel_blocks_,
@@ -292,9 +283,7 @@ typename Dots<T>::Fetches Dots<T>::fetches(const Operands& o, const Slot& s, Ind
   Index work = 0;
   for (const DotsLayout::Call& call : layout_.calls) work += call.m == 0 ? ceil_div(p.co, kernels_.dots_mr) : p.co;
   work *= ceil_div(channels_, layout_.together) * layout_.length(b.q0, b.q1);
-  Fetches fetches{Ahead(x, work), Ahead(y, work)};
-  fetches.x.share_with(fetches.y);
-  return fetches;
+  return {Ahead(x, work), Ahead(y, work)};
 }
 
 template <class T>
@@ -334,7 +323,7 @@ void Dots<T>::copy_y(const Operands& o, Index n, Index group, Index groups, cons
 // Adds the products of one box and image to sums[output channel][input channel][tap].
 template <class T>
 void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index channels, const PixelBox& b, const Slot& s,
-                      const OfEach& next, Fetches& fetches) const {
+                      const OfEach& next, InTurn& ahead) const {
   const Problem& p = spec_.problem;
   const Index taps = p.taps();
   const auto place = [](const View& v, const Planes::Part* parts, Index n_, Index c) {
@@ -353,7 +342,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
     for (Index i = 0, now; i < count; i += now) {
       now = std::min(step, count - i);
       kernels_.dots(static_cast<int>(m), static_cast<int>(nt), now, rows + i, lda, columns + i, offset, out, ldo,
-                    fetches.next(now, kernels_.lanes));
+                    ahead.next(now, now / kernels_.lanes));
     }
   };
   for (Index c = 0, now = 0; c < channels; c += now, x += now * x_channel) {
@@ -368,8 +357,9 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
       const Index left = channels - c - now;  // of this box, then the first of the next one
       const T* const first = left > 0 ? x + now * x_channel : place(o.x, s.x_parts, n, g * p.ci + c0) + next.x;
       const Index runs = std::min(layout_.together, left > 0 ? left : channels), item = static_cast<Index>(sizeof(T));
-      fetches.x =
-          Ahead(first, length * item, runs, x_channel * item, p.co * static_cast<Index>(layout_.calls.size()) * length);
+      ahead = {
+          Ahead(first, length * item, runs, x_channel * item, p.co * static_cast<Index>(layout_.calls.size()) * length),
+          {}};
     }
     for (const DotsLayout::Call& call : layout_.calls) {
       const Index nt = static_cast<Index>(call.taps.size()), columns = now * nt;
@@ -498,13 +488,13 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
           if (r == first || (r - 1) / channel_blocks_ != group) copy_y(o, u % p.n, group, groups, s, bordered, next.y);
           copy_x(o, u % p.n, group * p.ci + c0, groups * channels, s, bordered, next.x);
         }
-        Fetches fetches;
-        if (far && !masked_) fetches = this->fetches(o, s, r, b, next_unit, next_result, next_result == first);
+        InTurn ahead;
+        if (far && !masked_) ahead = fetched(o, s, r, b, next_unit, next_result, next_result == first);
         Slot of_group = s;
         if (!s.x_stays) of_group.x += member * channels * layout_.x.channel();
         if (!s.y_stays) of_group.y += member * p.co * layout_.y_channel();
         of_group.sums = sums + (r - first) * sum_count();
-        sum_box(o, u % p.n, group, c0, channels, b, of_group, next, fetches);
+        sum_box(o, u % p.n, group, c0, channels, b, of_group, next, ahead);
       }
     }
     return sums;

@@ -15,9 +15,6 @@ namespace {
 
 constexpr Index kTaskVectors = 1 << 15;  // vectors of products worth a task of its own
 constexpr Index kLeastTasks = 16;
-// Results of so short planes are no streams that the processor foresees: if those in memory are fetched, batches of 7x7
-// and 14x14 pixels take 0.8 of the time (Emerald Rapids).
-constexpr Index kShortPlane = 2 << 10;
 constexpr Index kPacking = 256;  // pixels that a transposed weight is to meet: more images share a task until then
 
 template <class T>
@@ -36,7 +33,7 @@ class Lanes final : public GuardedPass, Roles {
     Index bytes;
   };
   Slot carve(Carver carver) const;
-  void compute(const Slot& slot, Ahead& ahead) const;
+  void compute(const Slot& slot, Ahead ahead) const;
   View after(const View& image, Index task, Index n) const;
   View block(const View& v, Index n, Index task) const {
     const Index c = task % blocks_ * kernels_.lanes;
@@ -49,8 +46,8 @@ class Lanes final : public GuardedPass, Roles {
   LanePlanes source_, results_, weights_;
   LaneCalls calls_;
   Index blocks_ = 1, batch_ = 1;
-  Index rows_ = 0;                    // of all calls
-  bool far_ = false, short_ = false;  // images come from memory; so do results, in short planes
+  Index pixels_ = 0;  // of all calls
+  bool far_ = false;  // images come from memory
 };
 
 template <class T>
@@ -68,7 +65,6 @@ Lanes<T>::Lanes(const PassSpec& spec, const KernelSet<T>& kernels) : GuardedPass
   results_ = LanePlanes(size, {}, {}, kernels_.lanes);
   weights_ = LanePlanes(p.w, {}, {}, kernels_.lanes);
   far_ = come_from_memory(p, kernels_);
-  short_ = far_ && std::max(p.x_plane(), p.y_plane()) * static_cast<Index>(sizeof(T)) < kShortPlane;
 }
 
 template <class T>
@@ -101,23 +97,22 @@ bool Lanes<T>::plan() {
   direct_ = make_rows(spec_, kernels_);
   calls_.source = source_.steps(), calls_.results = results_.steps();
   if (!direct_ || !calls_.make(maps_, weights_, true)) return false;
-  for (const LaneCalls::Call& c : calls_.list) rows_ += c.count[0] * c.count[1];
+  for (const LaneCalls::Call& c : calls_.list) pixels_ += c.count[0] * c.count[1] * c.count[2];
   return true;
 }
 
 template <class T>
-void Lanes<T>::compute(const Slot& s, Ahead& ahead) const {
+void Lanes<T>::compute(const Slot& s, Ahead ahead) const {
   const Index3 in = LaneCalls::steps(maps_, &AxisMap::src_step, calls_.source),
                out = LaneCalls::steps(maps_, &AxisMap::dst_step, calls_.results);
   const T* const source = s.source + source_.at({});
   for (const LaneCalls::Call& c : calls_.list)
-    for (Index d = 0; d < c.count[0]; ++d)
-      for (Index h = 0, rows = short_ ? 1 : c.count[1]; h < c.count[1]; h += rows) {
-        kernels_.depthwise(rows, c.count[2], s.results + c.to + d * out[0] + h * out[1], out[1], out[2],
-                           source + c.from + d * in[0] + h * in[1], in[1], in[2], c.taps.data(),
-                           static_cast<Index>(c.taps.size()), s.weights, !c.first);
-        ahead.next(rows);
-      }
+    for (Index d = 0; d < c.count[0]; ++d) {
+      const Index pixels = c.count[1] * c.count[2];
+      kernels_.depthwise(c.count[1], c.count[2], s.results + c.to + d * out[0], out[1], out[2],
+                         source + c.from + d * in[0], in[1], in[2], c.taps.data(), static_cast<Index>(c.taps.size()),
+                         s.weights, !c.first, ahead.next(pixels, pixels));
+    }
 }
 
 // The block that is copied after image n of a task: of the next image, or of the first one of the next task.
@@ -147,8 +142,7 @@ void Lanes<T>::run(const Operands& o, std::byte* workspace) const {
     for (Index n = n0; n < std::min(n0 + batch_, p.n); ++n) {
       const View next = after(image, i, n);
       source_.copy(kernels_, block(image, n, i), far_ ? &next : nullptr, s.table, s.source);
-      Ahead ahead = short_ ? Ahead(block(destination, n, i), rows_) : Ahead();
-      compute(s, ahead);
+      compute(s, far_ ? Ahead(block(destination, n, i), pixels_) : Ahead());
       if (o.bias.data)
         for (T* r = s.results; r != s.results + results_.elements(); r += lanes)
           for (Index l = 0; l < lanes; ++l) r[l] += s.bias[l];

@@ -131,7 +131,7 @@ class LanesInPlace final : public SlottedPass, Roles {
             const T* const weights = block(workspace, i);
             const Index channel = this->channel(i);
             kernels_.depthwise(rows, pixels, to + channel, out[1], out[2], from + channel, in[1], in[2], c.taps.data(),
-                               static_cast<Index>(c.taps.size()), weights, !c.first);
+                               static_cast<Index>(c.taps.size()), weights, !c.first, {});
             sources.next(1), stores.next(1);
             for (Index q = 0; q < rows * pixels && biased && c.last; ++q)
               for (Index l = 0; l < kernels_.lanes; ++l)

@@ -8,9 +8,11 @@ constexpr int kDepthwiseTaps = 5,                                   // along an 
 template <class T, int M, bool kDense>
 void depthwise_tile(std::int64_t rows, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep, const T* s,
                     std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps, const T* w,
-                    bool accumulate) {
+                    bool accumulate, Meanwhile fetch) {
   const std::ptrdiff_t step = kDense ? Vec<T>::lanes : sstep;
+  const char* line = static_cast<const char*>(fetch.at);
   for (; rows > 0; --rows, out += orow, s += srow) {
+    for (int i = 0; line && i < M; ++i, line += fetch.step) __builtin_prefetch(line);
     V<T> acc[M];
     UNROLL for (int i = 0; i < M; ++i) acc[i] = V<T>{};
     for (const DepthwiseTap *t = tap, *end = tap + taps; t != end; ++t) {
@@ -30,12 +32,13 @@ void depthwise_tile(std::int64_t rows, T* out, std::ptrdiff_t orow, std::ptrdiff
 template <class T, bool kDense, int M = kDepthwisePixels>
 void depthwise_columns(int m, std::int64_t rows, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep, const T* s,
                        std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps,
-                       const T* w, bool accumulate) {
+                       const T* w, bool accumulate, Meanwhile fetch) {
   if constexpr (M > 1) {
     if (m < M)
-      return depthwise_columns<T, kDense, M - 1>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
+      return depthwise_columns<T, kDense, M - 1>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate,
+                                                 fetch);
   }
-  depthwise_tile<T, M, kDense>(rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
+  depthwise_tile<T, M, kDense>(rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate, fetch);
 }
 
 // The size of the next of the fewest parts of at most `most` into which `count` is cut evenly.
@@ -47,14 +50,15 @@ INLINE int even_part(std::int64_t count, int most) {
 template <class T>
 void depthwise(std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep, const T* s,
                std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps, const T* w,
-               bool accumulate) {
+               bool accumulate, Meanwhile fetch) {
   while (cols > 0) {
     const int m = even_part(cols, kDepthwisePixels);
     if (sstep == Vec<T>::lanes)
-      depthwise_columns<T, true>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
+      depthwise_columns<T, true>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate, fetch);
     else
-      depthwise_columns<T, false>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
+      depthwise_columns<T, false>(m, rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate, fetch);
     cols -= m, out += m * ostep, s += m * sstep;
+    if (fetch.at) fetch.at = static_cast<const char*>(fetch.at) + rows * m * fetch.step;
   }
 }
 

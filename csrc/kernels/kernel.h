@@ -90,10 +90,11 @@ struct DepthwiseTap {
 
 /// Vectors along channels, a channel's results from the same channel, for r < rows, p < cols and l < lanes:
 ///   out[r*orow + p*ostep + l] (+)= sum over t < taps of S[r*srow + p*sstep + tap[t].s + l] * W[tap[t].w + l]
+/// A line is fetched with each pixel, where there is something to fetch.
 template <class T>
 using DepthwiseFn = void (*)(std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep,
                              const T* s, std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap,
-                             std::int64_t taps, const T* w, bool accumulate);
+                             std::int64_t taps, const T* w, bool accumulate, Meanwhile fetch);
 
 /// The gradient of the weights, for i < h, j < w and l < lanes:
 ///   out[i*oh + j*lanes + l] += sum over r < rows, p < cols of

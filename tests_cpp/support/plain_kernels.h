@@ -54,7 +54,7 @@ void stacked_rows(std::int64_t rows, std::int64_t len, const T* s, std::ptrdiff_
 
 template <class T>
 void dots(int m, int nt, std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, const std::ptrdiff_t* offset,
-          T* out, std::ptrdiff_t ldo) {
+          T* out, std::ptrdiff_t ldo, Meanwhile) {
   for (int i = 0; i < m; ++i)
     for (int j = 0; j < nt; ++j) {
       T sum{};
@@ -191,7 +191,7 @@ const KernelSet<T>& set(const char* name) {
     k.dots_nt = Lanes;
     k.depthwise = [](std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep,
                      const T* s, std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps,
-                     const T* w, bool accumulate) {
+                     const T* w, bool accumulate, Meanwhile) {
       depthwise(Lanes, rows, cols, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate);
     };
     k.depthwise_taps = [](std::int64_t h, std::int64_t w, std::int64_t rows, std::int64_t cols, const T* y,
