@@ -77,8 +77,7 @@ bool LanesWeights<T>::plan() {
     slabs_.count = ceil_div(slabs_.count, 2);
   }
   // Blocks of channels that lie side by side share lines and pages.
-  const bool across = channels_last(spec_.operands.x) || channels_last(spec_.operands.y);
-  if (across && !slabs_.several() && come_from_memory(p, kernels_)) {
+  if (!slabs_.several() && come_from_memory(p, kernels_)) {
     batch_ = ceil_div(slabs_.results, spec_.threads);
     slabs_.results = ceil_div(slabs_.results, batch_);
     share(slabs_.tasks(), 0, carve({}).bytes);
