@@ -76,6 +76,7 @@ void replace(KernelSet<T>& set) {
   for (int i = 0; i < 4; ++i) set.blocked[i] = set.gather[i];
   set.gather_count = 4;
   set.any_bstep = false;
+  set.half = nullptr;
 }
 
 template <class T>

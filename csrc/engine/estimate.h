@@ -2,6 +2,7 @@
 // how many images share packed weights.
 #pragma once
 
+#include "base/cpu.h"
 #include "engine/pass.h"
 
 namespace convbwd {
@@ -88,6 +89,12 @@ bool unrolls_windows(const Problem& p, const KernelSet<T>& kernels);
 inline constexpr Index kMostStride = 16;
 inline bool packs_pieces(const Problem& p) { return p.w[2] >= 8 || p.stride[2] > kMostStride; }
 
+/// Columns of the gathering kernel for the weights' gradient of a group.
+template <class T>
+Index columns_of_weights(const Problem& p, const KernelSet<T>& kernels) {
+  return unrolls_windows(p, kernels) ? p.ci * p.taps() : exchanges_roles(p, kernels) ? p.ci : p.co;
+}
+
 /// Input channels that so many columns, pairs of a channel and a tap, belong to at most: the first and the last column
 /// may lie anywhere in one.
 inline Index channels_of(const Problem& p, Index columns) { return std::min(p.ci, (columns - 2) / p.taps() + 2); }
@@ -123,6 +130,14 @@ int widest_block(const KernelSet<T>& k, Index columns) {
   for (int v = 2; v <= k.gather_count && (v - 1) * k.lanes < columns; ++v)
     if (column_cost(k, columns, v) <= column_cost(k, columns, widest)) widest = v;
   return widest;
+}
+
+/// The kernels of a gathering pass with so many columns: of half vectors, where these take half as long and one or
+/// three are enough. Five instead of three whole ones gain too little.
+template <class T>
+const KernelSet<T>& filled_kernels(const KernelSet<T>& k, Index columns) {
+  const Index halves = ceil_div(2 * columns, k.lanes);
+  return k.half && (halves == 1 || halves == 3) && halves_vectors() ? *k.half : k;
 }
 
 /// The gathering kernel for so many columns. Long sums are formed of short ones, blocked: straight, they would have

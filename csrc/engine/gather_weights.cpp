@@ -267,7 +267,7 @@ std::string GatherWeights<T>::explain() const {
 
 template <class T>
 std::unique_ptr<Pass> make_gather_weights(const PassSpec& spec, const KernelSet<T>& kernels) {
-  return make_planned<GatherWeights<T>>(spec, kernels);
+  return make_planned<GatherWeights<T>>(spec, filled_kernels(kernels, columns_of_weights(spec.problem, kernels)));
 }
 template std::unique_ptr<Pass> make_gather_weights(const PassSpec&, const KernelSet<float>&);
 template std::unique_ptr<Pass> make_gather_weights(const PassSpec&, const KernelSet<double>&);

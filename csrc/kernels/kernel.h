@@ -196,6 +196,7 @@ struct KernelSet {
   /// `enough`; NaN where something, or their sum, is not finite. Whole vectors.
   T (*peak)(const T* p, std::int64_t n, T enough);
   WinogradKernels<T> winograd[20];
+  const KernelSet* half;  // those of vectors half as long, if there are any
 };
 
 /// The list of instruction sets: declaration, choice and tests are generated from it.

@@ -31,7 +31,7 @@ constexpr bool kTransposes = kPads<T, S> && sizeof(S) <= sizeof(T);
 // Register tiles mr x (nv vectors): mr*nv accumulators, nv vectors of B and a broadcast fit the registers. Rows above
 // kPointers are for pairs.
 template <class T>
-constexpr KernelSet<T> make_set(const char* name) {
+constexpr KernelSet<T> make_set(const char* name, const KernelSet<T>* half) {
   constexpr int L = Vec<T>::lanes;
   return {
       name,
@@ -82,6 +82,7 @@ constexpr KernelSet<T> make_set(const char* name) {
        Winograd<T, 14, 14, 5, 5>::kernels,      Winograd<T, 12, 12, 7, 7>::kernels,
        Winograd<T, 10, 10, 9, 9>::kernels,      Winograd<T, 1, 14, 1, 5>::kernels,
        Winograd<T, 1, 12, 1, 7>::kernels,       Winograd<T, 1, 18, 1, 17>::kernels},
+      half,
   };
 }
 
@@ -89,7 +90,12 @@ constexpr KernelSet<T> make_set(const char* name) {
 
 extern const KernelSet<float> KERNELS_NAME(f32);
 extern const KernelSet<double> KERNELS_NAME(f64);
-constinit const KernelSet<float> KERNELS_NAME(f32) = make_set<float>(ISA_NAME);
-constinit const KernelSet<double> KERNELS_NAME(f64) = make_set<double>(ISA_NAME);
+#ifdef HALF_NAME
+constinit const KernelSet<float> KERNELS_NAME(f32) = make_set(ISA_NAME, &HALF_NAME(f32));
+constinit const KernelSet<double> KERNELS_NAME(f64) = make_set(ISA_NAME, &HALF_NAME(f64));
+#else
+constinit const KernelSet<float> KERNELS_NAME(f32) = make_set<float>(ISA_NAME, nullptr);
+constinit const KernelSet<double> KERNELS_NAME(f64) = make_set<double>(ISA_NAME, nullptr);
+#endif
 
 }  // namespace convbwd
