@@ -137,7 +137,7 @@ int widest_block(const KernelSet<T>& k, Index columns) {
 template <class T>
 const KernelSet<T>& filled_kernels(const KernelSet<T>& k, Index columns) {
   const Index halves = ceil_div(2 * columns, k.lanes);
-  return k.half && (halves == 1 || halves == 3) && halves_vectors() ? *k.half : k;
+  return k.half && 4 * columns >= k.lanes && (halves == 1 || halves == 3) && halves_vectors() ? *k.half : k;
 }
 
 /// The gathering kernel for so many columns. Long sums are formed of short ones, blocked: straight, they would have

@@ -232,7 +232,7 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
   // What a kernel sums at a time, after which a few lines are fetched.
   const auto block_of_pixels = [&](Index pixels, int results) {
     const Index vectors = ceil_div(pixels, kernels_.lanes), most = rows_vectors(kernels_.rows_mr, results);
-    return std::min(pixels, even_part(vectors, most) * kernels_.lanes);
+    return even_part(vectors, most) * kernels_.lanes;
   };
   const auto block_of_rows = [&](Index rows, Index height) {
     const Index most = stacked_height(e[2], height, kernels_.lanes);
@@ -249,8 +249,9 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
       const std::ptrdiff_t* const offset = offset_[set].data() + t;
       const bool accumulate = k0 + t > 0;
       const auto sum = [&](Index pixels, const T* source, T* results) {
-        for (Index q = 0, now; q < pixels; q += now) {
-          now = fetches ? block_of_pixels(pixels - q, block) : pixels;
+        const Index most = fetches ? block_of_pixels(pixels, block) : pixels;
+        for (Index q = 0; q < pixels; q += most) {
+          const Index now = std::min(most, pixels - q);
           kernels_.rows(block, now, source + q, offset, columns * height, w + t * block, results + m0 * to.pitch + q,
                         to.pitch, accumulate);
           if (fetches) fetches->next(now * block * columns * height);
@@ -410,7 +411,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
       const auto [n, g] = image_and_group(image_number);
       const Index groups = std::min(together_, spec_.problem.groups - g);
       std::optional<Fetches> fetches;
-      if (far && copied) {
+      if (far && copied && (!direct || Planes::far(image))) {
         const auto at = b.positions(maps_);
         fetches.emplace();
         if (!direct)
