@@ -229,10 +229,12 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
   const Index m = s.columns(cd_), row = planes_.row(), plane = planes_.plane();
   const Index3 e = b.extent(s);
   const Index length = (e[0] - 1) * plane + (e[1] - 1) * row + e[2];
-  // What a kernel sums at a time, after which a few lines are fetched.
+  // What a kernel sums at a time, after which a few lines are fetched; several of it, if that is little.
   const auto block_of_pixels = [&](Index pixels, int results) {
+    constexpr Index kLeast = 336;  // sums
     const Index vectors = ceil_div(pixels, kernels_.lanes), most = rows_vectors(kernels_.rows_mr, results);
-    return even_part(vectors, most) * kernels_.lanes;
+    const Index block = even_part(vectors, most) * kernels_.lanes;
+    return block * ceil_div(kLeast, block * results);
   };
   const auto block_of_rows = [&](Index rows, Index height) {
     const Index most = stacked_height(e[2], height, kernels_.lanes);
