@@ -68,7 +68,8 @@ void dots(benchmark::State& state, const KernelSet<T>& set) {
   std::vector<std::ptrdiff_t> offset(static_cast<std::size_t>(set.dots_nt));
   std::iota(offset.begin(), offset.end(), 0);
   for (auto _ : state) {
-    set.dots(set.dots_mr, set.dots_nt, kPixels, a.data(), kPixels, x.data(), offset.data(), out.data(), set.dots_nt, {});
+    set.dots(set.dots_mr, set.dots_nt, kPixels, a.data(), kPixels, x.data(), offset.data(), out.data(), set.dots_nt,
+             {});
     benchmark::ClobberMemory();
   }
   count_products(state, set.dots_mr * set.dots_nt * kPixels);

@@ -331,7 +331,8 @@ TEST_P(Kernels, DotsAddsProductsOfRows) {
             out.fill(random);
             expected.copy(out);
             plain::dots(m, nt, len, first, lda, x.data() + 300, offset.data(), expected.data(), ldo, {});
-            set.dots(m, nt, len, first, lda, x.data() + 300, offset.data(), out.data(), ldo, {});
+            set.dots(m, nt, len, first, lda, x.data() + 300, offset.data(), out.data(), ldo,
+                     falling ? Meanwhile{} : Meanwhile{x.data(), 24});
             ASSERT_TRUE(out == expected) << "m=" << m << " nt=" << nt << " len=" << len;
           }
   });
@@ -360,7 +361,7 @@ TEST_P(Kernels, DepthwiseMultipliesPixelsByTaps) {
             plain::depthwise(set.lanes, kRows, cols, expected.data(), orow, ostep, s.data(), srow, sstep, tap.data(),
                              taps, w.data(), accumulate);
             set.depthwise(kRows, cols, got.data(), orow, ostep, s.data(), srow, sstep, tap.data(), taps, w.data(),
-                          accumulate, {});
+                          accumulate, {s.data(), 24});
             ASSERT_TRUE(got == expected) << cols << " columns, " << taps << " taps, steps " << sstep << ' ' << ostep;
           }
   });

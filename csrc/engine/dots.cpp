@@ -449,8 +449,8 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
   const Operands o = exchanged_ ? exchanged(operands) : operands;
   const Problem& p = spec_.problem;
   const Index results = p.groups * channel_blocks_;
-  const bool far = copied_channels() * layout_.x.channel() * static_cast<Index>(sizeof(T)) > kLargeCopy &&
-                   fetched_ahead(p, o.x, o.y);
+  const Index copied = copied_channels() * layout_.x.channel() * static_cast<Index>(sizeof(T));
+  const bool far = !masked_ && copied > kLargeCopy && fetched_ahead(p, o.x, o.y);
   const auto results_of = [&](Index batch) { return Range{batch * batch_, std::min((batch + 1) * batch_, results)}; };
   const auto sum = [&](const Slabs::Task& task, int number, T* sums) -> const T* {
     Slot s = carve(slot(workspace, number));
@@ -472,13 +472,11 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
         locate(o, b, s);
       }
       for (Index r = first; r < last; ++r) {
-        const bool inner = r + 1 < last, more = u + 1 < slabs_.units;
-        const Index next_unit = inner  ? u
-                                : more ? u + 1
-                                       : 0,
-                    next_result = inner  ? r + 1
-                                  : more ? first
-                                         : last % results;
+        const auto [next_unit, next_result] = [&]() -> std::pair<Index, Index> {
+          if (r + 1 < last) return {u, r + 1};
+          if (u + 1 < slabs_.units) return {u + 1, first};
+          return {0, last % results};
+        }();
         const OfEach next =
             far || (s.x_stays && s.y_stays && !masked_) ? OfEach{} : next_copies(o, u, r, next_unit, next_result);
         const Index group = r / channel_blocks_, c0 = r % channel_blocks_ * channels_,
@@ -489,7 +487,7 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
           copy_x(o, u % p.n, group * p.ci + c0, groups * channels, s, bordered, next.x);
         }
         InTurn ahead;
-        if (far && !masked_) ahead = fetched(o, s, r, b, next_unit, next_result, next_result == first);
+        if (far) ahead = fetched(o, s, r, b, next_unit, next_result, next_result == first);
         Slot of_group = s;
         if (!s.x_stays) of_group.x += member * channels * layout_.x.channel();
         if (!s.y_stays) of_group.y += member * p.co * layout_.y_channel();

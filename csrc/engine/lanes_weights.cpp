@@ -76,11 +76,16 @@ bool LanesWeights<T>::plan() {
     if (!slabs_.several()) return false;
     slabs_.count = ceil_div(slabs_.count, 2);
   }
-  // Blocks of channels that lie side by side share lines and pages.
+  // Blocks of channels follow each other in memory, or share its lines: an image at a time, as long as sums stay near.
   if (!slabs_.several() && come_from_memory(p, kernels_)) {
-    batch_ = ceil_div(slabs_.results, spec_.threads);
-    slabs_.results = ceil_div(slabs_.results, batch_);
-    share(slabs_.tasks(), 0, carve({}).bytes);
+    constexpr Index kSums = 128 << 10;  // bytes
+    const auto divide = [&](Index most) {
+      batch_ = even_part(blocks(), most);
+      slabs_.results = ceil_div(blocks(), batch_);
+      return share(slabs_.tasks(), 0, carve({}).bytes);
+    };
+    const Index near = kSums / (sums_.elements() * static_cast<Index>(sizeof(T)));
+    if (!divide(std::min(near, ceil_div(blocks(), spec_.threads)))) divide(1);
   }
   direct_ = make_dots(spec_, kernels_);
   return direct_ != nullptr;
