@@ -92,6 +92,13 @@ class Dots final : public SlottedPass {
   void copy_x(const Operands& o, Index n, Index channel, Index channels, const Slot& s, OfEach& bordered,
               Index next) const;
   void copy_y(const Operands& o, Index n, Index group, Index groups, const Slot& s, OfEach& bordered, Index next) const;
+  /// Pixels of all calls of the kernel for a tile of so many.
+  Index pixels_of_calls(Index length) const {
+    Index calls = 0;
+    for (const DotsLayout::Call& call : layout_.calls)
+      calls += call.m == 0 ? ceil_div(spec_.problem.co, kernels_.dots_mr) : spec_.problem.co;
+    return calls * length;
+  }
   InTurn fetched(const Operands& o, const Slot& s, Index result, const PixelBox& b, Index next_unit, Index next_result,
                  bool new_unit) const;
   Index begin_of(const View& v, const Planes& planes, Index unit, Index channel) const;
@@ -280,9 +287,7 @@ InTurn Dots<T>::fetched(const Operands& o, const Slot& s, Index result, const Pi
   if (!s.x_stays) x = layout_.x.source(o.x, n, group * p.ci + c0, std::min(channels_, p.ci - c0), next);
   if (!s.y_stays && (new_unit || result / channel_blocks_ != group))
     y = layout_.y[0].source(o.y, n, group * p.co, p.co, next);
-  Index work = 0;
-  for (const DotsLayout::Call& call : layout_.calls) work += call.m == 0 ? ceil_div(p.co, kernels_.dots_mr) : p.co;
-  work *= ceil_div(channels_, layout_.together) * layout_.length(b.q0, b.q1);
+  const Index work = ceil_div(channels_, layout_.together) * pixels_of_calls(layout_.length(b.q0, b.q1));
   return {Ahead(x, work), Ahead(y, work)};
 }
 
@@ -357,9 +362,7 @@ void Dots<T>::sum_box(const Operands& o, Index n, Index g, Index c0, Index chann
       const Index left = channels - c - now;  // of this box, then the first of the next one
       const T* const first = left > 0 ? x + now * x_channel : place(o.x, s.x_parts, n, g * p.ci + c0) + next.x;
       const Index runs = std::min(layout_.together, left > 0 ? left : channels), item = static_cast<Index>(sizeof(T));
-      ahead = {
-          Ahead(first, length * item, runs, x_channel * item, p.co * static_cast<Index>(layout_.calls.size()) * length),
-          {}};
+      ahead = {Ahead(first, length * item, runs, x_channel * item, pixels_of_calls(length)), {}};
     }
     for (const DotsLayout::Call& call : layout_.calls) {
       const Index nt = static_cast<Index>(call.taps.size()), columns = now * nt;

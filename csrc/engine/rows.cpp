@@ -413,6 +413,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
       const auto [n, g] = image_and_group(image_number);
       const Index groups = std::min(together_, spec_.problem.groups - g);
       std::optional<Fetches> fetches;
+      // Of results that are formed in place only what is copied next, if that comes from memory.
       if (far && copied && (!direct || Planes::far(image))) {
         const auto at = b.positions(maps_);
         fetches.emplace();

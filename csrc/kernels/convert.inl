@@ -221,16 +221,16 @@ void pad_rows(T* dst, std::ptrdiff_t ldd, const void* src, std::ptrdiff_t lds, s
     std::int64_t i = 0;
     if (step == 1) {
       for (; i + L <= width; i += L) {
-        __builtin_prefetch(s + i + ahead, 0, 2);
+        fetch_later(s + i + ahead);
         storeu(d + i, load_vector<T, S>(s + i));
       }
-      __builtin_prefetch(s + i + ahead, 0, 2);
+      fetch_later(s + i + ahead);
       const int rest = static_cast<int>(width - i);
       if (rest > 0) store_part(d + i, load_vector_part<T, S>(s + i, rest), rest);
     } else {
       constexpr std::ptrdiff_t kLine = 64 / sizeof(S);
       const std::ptrdiff_t next = step < kLine ? kLine : step;
-      for (; i < width * step; i += next) __builtin_prefetch(s + i + ahead, 0, 2);
+      for (; i < width * step; i += next) fetch_later(s + i + ahead);
       copy_row<T, S>(d, s, width, step);
     }
     for (d += width; d < dst + left + width + right;) *d++ = T{};

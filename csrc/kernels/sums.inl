@@ -52,7 +52,7 @@ void dots_tile(std::int64_t len, const T* a, std::ptrdiff_t lda, const T* x, con
   };
   std::int64_t k = 0;
   for (; k + L <= len; k += L, fetched += step) {
-    __builtin_prefetch(fetched, 0, 2);
+    fetch_later(fetched);
     add(k, [](const T* c) __attribute__((always_inline)) { return loadu(c); });
   }
   if (const int rest = static_cast<int>(len - k); rest > 0)

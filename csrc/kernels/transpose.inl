@@ -111,7 +111,7 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
   if constexpr (__is_same(S, T) && VECTOR_BYTES >= 32)
     if (!row && cols > 1 && cols <= kRunColumns && cols == period && cols == lds) {
       if (fetch.ahead)
-        for (std::int64_t i = 0; i < rows * cols; i += 64 / sizeof(T)) __builtin_prefetch(s + fetch.ahead + i, 0, 2);
+        for (std::int64_t i = 0; i < rows * cols; i += 64 / sizeof(T)) fetch_later(s + fetch.ahead + i);
       r0 = rows / L * L;
       cols == 2   ? transpose_run<T, 2>(dst, s, r0)
       : cols == 3 ? transpose_run<T, 3>(dst, s, r0)
@@ -128,7 +128,7 @@ void transpose(T* const* dst, std::int64_t period, std::ptrdiff_t ldd, const voi
     if (fetch.ahead) {
       const std::int64_t k = k0 + fetch.ahead;
       const S* const next = s + k + (k < cols ? 0 : fetch.turn);
-      for (int r = r0; r < rows && r < r0 + L; ++r) __builtin_prefetch(next + row[r] * lds, 0, 2);
+      for (int r = r0; r < rows && r < r0 + L; ++r) fetch_later(next + row[r] * lds);
     }
     const auto block = [&]<int W>() __attribute__((always_inline)) {
       transpose_block<T, S, W>(dst, period, ldd, s + k0, row + r0, lds, rows - r0, rows_out - r0, width, tap, outer);

@@ -25,6 +25,9 @@ template <class T>
 INLINE V<T> splat(T s) {
   return s - V<T>{};
 }
+// Fetches a line into the second-level cache: in the first one it would wait with the misses of what is read now
+// (transpositions, dots and copies from memory take 0.55 to 1 of the time, Zen 4).
+INLINE void fetch_later(const void* p) { __builtin_prefetch(p, 0, 2); }
 // The first n elements of a vector, 0 <= n <= lanes; loaded, the others are zero. Memory behind them is not touched.
 #if VECTOR_BYTES == 64
 INLINE V<float> load_lanes(const float* p, unsigned mask) {
