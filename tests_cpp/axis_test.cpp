@@ -101,6 +101,27 @@ TEST(Axis, TransposedMapsReadWhatTheDefinitionSays) {
   });
 }
 
+TEST(Axis, RunsByTapsReadTheSame) {
+  for_each_axis([](const AxisSizes& a) {
+    for (const AxisMap& map : {map_forward(a), map_transposed(a), map_patches(a)}) {
+      AxisMap by_taps = map;
+      run_by_taps(by_taps);
+      for (std::size_t f = 0; f < map.phases.size(); ++f) {
+        const auto reads = [](const Phase& phase) {
+          std::vector<std::pair<Index, Index>> pixels;  // and the offset that each reads
+          for (const Phase::Run& run : phase.runs)
+            for (Index q = run.begin; q < run.end; ++q)
+              for (Index t = run.inside.begin; t < run.inside.end; ++t) pixels.emplace_back(q, t);
+          std::sort(pixels.begin(), pixels.end());
+          return pixels;
+        };
+        ASSERT_EQ(reads(by_taps.phases[f]), reads(map.phases[f])) << a;
+        for (const Phase::Run& run : by_taps.phases[f].runs) ASSERT_EQ(run.inside.size(), 1) << a;
+      }
+    }
+  });
+}
+
 TEST(Axis, PixelsSpanThePositionsOfTheirMembers) {
   for_each_axis([](const AxisSizes& a) {
     for (const AxisMap& map : {map_forward(a), map_transposed(a), map_patches(a)}) {

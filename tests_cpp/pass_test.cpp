@@ -72,7 +72,13 @@ std::vector<Maker<T>> makers(Unknown unknown) {
     auto pass = make_lanes_in_place(spec, kernels);
     return pass ? std::move(pass) : make_rows(spec, kernels);
   };
+  const auto by_taps = [](const PassSpec& spec, const KernelSet<T>& kernels) -> std::unique_ptr<Pass> {
+    PassSpec kept = spec;
+    kept.sums = GatherSums{3, true, true}.sums();
+    return make_gather(kept, kernels);
+  };
   return {{"gather", make_gather, gathering},
+          {"gather by taps", by_taps, kernel_sets<T>()},
           {"rows", make_rows, kernel_sets<T>()},
           {"rows or lanes in place", rows, kernel_sets<T>()},
           {"lanes", plain_pass<T, make_lanes<T>>, kernel_sets<T>(), false},
@@ -476,6 +482,8 @@ TEST(Plans, TakeEveryWay) {
            {"image in place", Unknown::y, make_gather, apart},
            {"chunks of 67 of 200", Unknown::y, make_gather, deep},
            {"4 phase sets", Unknown::x, make_gather, problem(1, 1, 4, 7, {1, 40, 40}, {1, 3, 3}, {1, 2, 2})},
+           {"16 source channels, taps along w one by one", Unknown::x, make_gather,
+            problem(1, 1, 16, 16, {1, 16, 16}, {1, 7, 7})},
            {"boxes of 40x1x3x3", Unknown::x, make_gather, problem(40, 1, 5, 6, {1, 3, 3}, {1, 2, 2})},
            {"4 chunks of 400 pixels in 2 slabs", Unknown::w, make_gather_weights, wide},
            {"in 1 slabs", Unknown::w, make_gather_weights, wide, DType::float32, 48 << 10},

@@ -605,7 +605,8 @@ TEST_F(PlanTest, APartWithTheSumsOfTheWholeHasItsBits) {
   for (const Isa isa : kIsas) {
     if (!supported(isa)) continue;
     const ScopedIsa scoped(isa);
-    for (const auto& [ci, co, width] : {std::array<Index, 3>{2, 2, 3}, {20, 20, 3}, {64, 64, 3}, {2, 32, 33}})
+    for (const auto& [ci, co, width] :
+         {std::array<Index, 3>{2, 2, 3}, {20, 20, 3}, {64, 64, 3}, {2, 32, 33}, {16, 16, 33}})
       for (const DType dtype : {DType::float32, DType::float64}) {
         const Problem p = problem(2, 1, ci, co, {1, 40, 40}, {1, 3, width}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
         Problem part = p;

@@ -5,12 +5,19 @@
 namespace convbwd {
 namespace {
 
+// Pixels for which an offset lies inside the source.
+Range inside(const AxisMap& map, const Phase& phase, Index offset) {
+  return {std::clamp<Index>(ceil_div(-offset, map.src_step), 0, phase.count),
+          std::clamp<Index>(ceil_div(map.src - offset, map.src_step), 0, phase.count)};
+}
+
 // Cuts [0, count) wherever an offset enters or leaves the source.
 void find_runs(const AxisMap& map, Phase& phase) {
   std::vector<Index> cuts{0, phase.count};
   for (const Index o : phase.offset) {
-    cuts.push_back(std::clamp<Index>(ceil_div(-o, map.src_step), 0, phase.count));
-    cuts.push_back(std::clamp<Index>(ceil_div(map.src - o, map.src_step), 0, phase.count));
+    const Range pixels = inside(map, phase, o);
+    cuts.push_back(pixels.begin);
+    cuts.push_back(pixels.end);
   }
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
@@ -77,6 +84,17 @@ AxisMap map_patches(const AxisSizes& a) {
   find_runs(map, phase);
   map.phases.push_back(std::move(phase));
   return map;
+}
+
+void run_by_taps(AxisMap& map) {
+  for (Phase& phase : map.phases) {
+    phase.runs.clear();
+    for (std::size_t t = 0; t < phase.offset.size(); ++t) {
+      const Range pixels = inside(map, phase, phase.offset[t]);
+      const auto tap = static_cast<Index>(t);
+      if (pixels.size() > 0) phase.runs.push_back({pixels.begin, pixels.end, {tap, tap + 1}});
+    }
+  }
 }
 
 PhaseSet phase_set(const Phase& d, const Phase& h, const Phase& w) {

@@ -24,7 +24,7 @@ struct Phase {
     Index first;
     std::vector<Index> tap;  // kernel index for each offset
   };
-  /// A range of q on which the same offsets lie inside the source.
+  /// A range of q on which the same offsets lie inside the source; or, by taps, one of them.
   struct Run {
     Index begin, end;
     Range inside;  // of the offsets, which grow
@@ -108,6 +108,9 @@ AxisMap map_transposed(const AxisSizes& a);
 /// map_transposed, but windows that lie side by side are pixels of a single phase whose members are their positions,
 /// those of the first and the last pixel that lie outside the destination too, unless these are most of all.
 AxisMap map_patches(const AxisSizes& a);
+
+/// Makes a run of each offset, on which that lies inside: they overlap, and pixels that read nothing are on none.
+void run_by_taps(AxisMap& map);
 
 /// Output positions whose tap t lies inside x.
 Range valid_outputs(const AxisSizes& a, Index tap);

@@ -33,6 +33,17 @@ double along_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels);
 /// Time that rows and dots take for depthwise problems, fitted like direct_nanoseconds.
 double depthwise_nanoseconds(const PassSpec& spec, int lanes);
 
+/// Whether a Gather pass is expected to take less time where tiles of pixels are those that one tap along w is inside
+/// for, whatever the others are: windows nearly as large as the image.
+template <class T>
+bool sums_by_taps(const PassSpec& spec, const KernelSet<T>& kernels);
+
+/// Source channels of a chunk of a Gather pass with so many taps at most: flat optimum from 400 to 1152 products (Zen 4
+/// and Sapphire Rapids).
+inline Index longest_chunk(Index taps) { return std::max<Index>(16, 768 / taps); }
+/// Bytes of its panels, by taps: longer chunks add to results less often.
+inline Index panels_by_taps(Index budget) { return budget / 2; }
+
 /// How much longer a Gather pass takes than if the pixels that read the same taps filled its tiles.
 template <class T>
 double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels);

@@ -127,6 +127,7 @@ double rows_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
 }
 
 constexpr double kBox = kBoxPixels;
+constexpr double kTiles = 25, kRectangle = 72;  // of a vector of a tile's columns, and of pixels with the same taps
 
 // f(pixels, taps) for the pixels of some images that read the same taps.
 template <class F>
@@ -145,15 +146,30 @@ double tiles_cycles(double rows, double tile, double vectors, double least) {
   return whole * std::max(kLatency, tile * vectors / 2) + (rest > 0 ? std::max(least, rest * vectors / 2) : 0);
 }
 
+// How often a Gather pass by taps adds to its results: once for each chunk.
 template <class T>
-double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
+double chunks_by_taps(const PassSpec& spec, const std::vector<PhaseSet>& sets, const KernelSet<T>& kernels) {
+  const bool to_x = spec.unknown == Unknown::x;
+  const Index sources = to_x ? spec.problem.co : spec.problem.ci, results = to_x ? spec.problem.ci : spec.problem.co;
+  Index taps = 1, panel = 1;
+  for (const PhaseSet& s : sets) {
+    taps = std::max(taps, s.taps);
+    panel += s.taps * round_up(s.columns(results), kernels.lanes) * static_cast<Index>(sizeof(T));
+  }
+  const Index most = std::min(longest_chunk(taps), panels_by_taps(static_cast<Index>(spec.budget)) / panel);
+  return static_cast<double>(ceil_div(sources, std::max<Index>(1, most)));
+}
+
+template <class T>
+double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels, bool by_taps) {
   constexpr double kTile = 8;  // pixels
-  constexpr double kProduct = 1, kTiles = 25, kRectangle = 72, kPixel = 8.4, kPacked = 0.46, kScattered = 2.7,
-                   kGroup = 790, kPass = 600, kElement = 0.1;
+  constexpr double kProduct = 1, kPixel = 8.4, kPacked = 0.46, kScattered = 2.7, kGroup = 790, kPass = 600,
+                   kElement = 0.1;
   const Problem& p = spec.problem;
   const bool to_x = spec.unknown == Unknown::x;
   const Index sources = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
-  const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_patches : map_forward);
+  std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_patches : map_forward);
+  if (by_taps) run_by_taps(maps[2]);
   const std::vector<PhaseSet> sets = phase_sets(maps);
   double volume = 0;
   for (const PhaseSet& s : sets)
@@ -162,16 +178,19 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels) {
   const double together = std::clamp(kBox / volume, 1.0, images);  // images of a box, of which one may take several
   const double turns = static_cast<double>(p.groups) * std::ceil(images / together),
                boxes = std::max(1.0, volume / kBox);
+  const double chunks = by_taps ? chunks_by_taps(spec, sets, kernels) : 1;
+  const bool plain = p.stride == Index3{1, 1, 1} || !to_x;  // half vectors serve
   double cycles = 0;
   for (const PhaseSet& s : sets) {
     if (s.taps == 0) continue;
     // Of members with several taps each, those of a column lie apart.
     cycles += boxes * (s.members > 1 && s.taps > 1 ? kScattered : kPacked) *
               static_cast<double>(sources * s.columns(results) * s.taps);
-    const auto vectors = static_cast<double>(ceil_div(s.columns(results), kernels.lanes));
+    const int lanes = plain ? filled_kernels(kernels, s.columns(results)).lanes : kernels.lanes;
+    const double vectors = static_cast<double>(round_up(s.columns(results), lanes)) / kernels.lanes;
     each_rectangle(s, together, [&](double pixels, double taps) {
       cycles += kProduct * tiles_cycles(pixels, kTile, vectors, kLatency) * taps * static_cast<double>(sources) +
-                boxes * (kRectangle + kTiles * std::ceil(pixels / boxes / kTile) * vectors);
+                boxes * (kRectangle + chunks * kTiles * std::ceil(pixels / boxes / kTile) * vectors);
     });
   }
   return kPass + kGroup * static_cast<double>(p.groups) + turns * cycles + far_cycles<T>(p, kElement) +
@@ -288,6 +307,14 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
          planes * element * static_cast<double>(p.x_plane());
 }
 
+template <class T>
+bool sums_by_taps(const PassSpec& spec, const KernelSet<T>& kernels) {
+  constexpr double kWorthwhile = 0.95;
+  if (spec.sums[3] > 0) return GatherSums::of(spec.sums).by_taps;
+  if (!kernels.any_bstep || spec.problem.pointwise()) return false;
+  return gather_pass_cycles(spec, kernels, true) < kWorthwhile * gather_pass_cycles(spec, kernels, false);
+}
+
 // Tiles of a few rows wait for the panel: dx of valid windows of 5x5 and 7x7 on small planes takes up to 2.4 times as
 // long as by columns (over 90 problems the choice costs 2.7 %, without this 7.1; Zen 5). Columns of fewer channels than
 // lanes take a vector.
@@ -296,9 +323,14 @@ double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
   constexpr double kLoaded = 2;  // cycles that a vector of a panel takes from the second-level cache
   const Problem& p = spec.problem;
   const bool to_x = spec.unknown == Unknown::x;
-  const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_patches : map_forward);
+  std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_patches : map_forward);
+  const bool by_taps = sums_by_taps(spec, kernels);
+  if (by_taps) run_by_taps(maps[2]);
+  const std::vector<PhaseSet> sets = phase_sets(maps);
+  const double chunks = chunks_by_taps(spec, sets, kernels);
+  const auto sources = static_cast<double>(to_x ? p.co : p.ci);
   double spent = 0, least = 0;
-  for (const PhaseSet& s : phase_sets(maps)) {
+  for (const PhaseSet& s : sets) {
     if (s.taps == 0) continue;
     const Index columns = s.columns(to_x ? p.ci : p.co);
     const int block = widest_block(kernels, columns);
@@ -307,6 +339,7 @@ double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
     const auto volume = static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
     each_rectangle(s, std::clamp(kBox / volume, 1.0, static_cast<double>(p.n)), [&](double pixels, double taps) {
       spent += taps * tiles_cycles(pixels, rows, vectors, std::max(kLatency, kLoaded * vectors));
+      if (by_taps) spent += (kRectangle + chunks * kTiles * std::ceil(pixels / rows) * vectors) / sources;
       least += taps * pixels * (columns < kernels.lanes ? filled : vectors) / 2;
     });
   }
@@ -383,7 +416,7 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   // of the time of dots (AVX2).
   const Index few_columns = of_w ? std::min<Index>(kFewChannels, kernels.lanes - 1) : kFewChannels;
   if ((p.pointwise() && !exchanges && width <= few_columns) || p.depthwise()) return true;
-  if (!of_w) return rows_pass_cycles(spec, kernels) < gather_pass_cycles(spec, kernels);
+  if (!of_w) return rows_pass_cycles(spec, kernels) < gather_pass_cycles(spec, kernels, sums_by_taps(spec, kernels));
   // Steps through an image from memory are fetched ahead by dots. gather_weights waits, and is no quicker than this
   // where results leave lanes idle (Zen 5: groups of 8 and 12 channels, 56x56 and 112x112 pixels).
   constexpr double kSteps = 1.25;
@@ -449,6 +482,8 @@ double in_rows_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels) {
   return 2000 + images * (0.235 * rows * static_cast<double>(source) / lanes + 0.15 * static_cast<double>(results));
 }
 
+template bool sums_by_taps(const PassSpec&, const KernelSet<float>&);
+template bool sums_by_taps(const PassSpec&, const KernelSet<double>&);
 template double tile_waste(const PassSpec&, const KernelSet<float>&);
 template double tile_waste(const PassSpec&, const KernelSet<double>&);
 template double along_nanoseconds(const PassSpec&, const KernelSet<float>&);

@@ -9,6 +9,15 @@ namespace convbwd {
 // 0.87 of the time, 13x13 0.96; with 64 products as long, Zen 5).
 constexpr Index kPairProducts = 96;
 
+// Of an image of a box those that lie on all of these runs, an axis.
+static std::array<Range, 3> pixels_on(const std::array<const Phase::Run*, 3>& run, const PixelBox& b, const Index3& e) {
+  std::array<Range, 3> pixels;
+  for (std::size_t a = 0; a < 3; ++a)
+    pixels[a] = {std::clamp<Index>(run[a]->begin - b.q0[a], 0, e[a]),
+                 std::clamp<Index>(run[a]->end - b.q0[a], 0, e[a])};
+  return pixels;
+}
+
 template <class T>
 typename Gather<T>::Box Gather<T>::box(Index i) const {
   const Index boxes = boxes_of_image(), n0 = i / boxes * box_n_;
@@ -21,11 +30,12 @@ template <class T>
 typename Gather<T>::Slot Gather<T>::carve(Carver carver) const {
   Slot s{};
   const Box largest = box(0);
-  Index tiles = 0, rects = 0, rows = 0, widest = 0, members = 1;
+  Index tiles = 0, most_pixels = 0, rects = 0, rows = 0, widest = 0, members = 1;
   for (std::size_t i = 0; i < sets_.size(); ++i) {
     const PhaseSet& set = sets_[i];
     if (i % maps_[2].phases.size() == 0) rows = 0;
     if (set.taps == 0) continue;
+    most_pixels = std::max(most_pixels, set_pixels(set, largest));
     tiles += set_pixels(set, largest) * round_up(set.columns(channels_), kernels_.lanes);
     rects += max_rects_;
     members = std::max(members, set.taps * set.members);
@@ -33,6 +43,8 @@ typename Gather<T>::Slot Gather<T>::carve(Carver carver) const {
   }
   s.tiles = carver.take<T>(direct_ ? largest.pixels * round_up(channels_, kernels_.lanes) : tiles);
   s.row = carver.take<std::ptrdiff_t>(largest.pixels);
+  s.pick = carver.take<std::ptrdiff_t>(by_taps_ ? most_pixels : 0);
+  s.place = carver.take<std::ptrdiff_t>(by_taps_ ? most_pixels : 0);
   Index3 span;  // positions of a box inside the destination; the first one may have fewer
   for (std::size_t a = 0; a < 3; ++a) span[a] = std::min(box_q_[a] * maps_[a].dst_step, maps_[a].dst);
   s.pos = carver.take<std::ptrdiff_t>(direct_ ? box_n_ * span[0] * span[1] * span[2] : largest.pixels);
@@ -60,9 +72,9 @@ typename Gather<T>::Slot Gather<T>::carve(Carver carver) const {
   return s;
 }
 
-// Orders the pixels of a set by the taps that they read; returns the number of rectangles. The one of a place is at
-// row[place] in the image and at first + place among the tiles; pos has the latter by its number among those of the
-// set, or among all positions where these are transposed into place together.
+// Orders the pixels of a set by the taps that they read, or leaves their order, by taps; returns the number of
+// rectangles. The one of a place is at row[place] in the image and at first + place among the tiles; pos has the latter
+// by its number among those of the set, or among all positions where these are transposed into place together.
 template <class T>
 Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, Index first, std::ptrdiff_t* row,
                              std::ptrdiff_t* pos, Rect* rects) const {
@@ -76,47 +88,47 @@ Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, I
   const GatherKernel<T>& tile = kernel(vectors_ * kernels_.lanes);
   const bool pairs = tile.mr > kPointers && b.n > 1;
   Index place = 0, rect_count = 0;
+  const auto list = [&](const std::array<Range, 3>& pixels, Index products) {
+    const auto& [pd, ph, pw] = pixels;
+    const Index plane = pd.size() * ph.size() * pw.size();
+    const Index together = pairs && pw.size() % 2 == 1 && pw.size() < tile.mr && products >= kPairProducts ? 2 : 1;
+    for (Index n = 0; n < b.n; ++n) {
+      // Images of a pair take turns, pixel by pixel.
+      const Index turn = n % together, images = std::min(together, b.n - (n - turn));
+      Index m = place + (n - turn) * plane + turn;
+      for (Index d = pd.begin; d < pd.end; ++d)
+        for (Index h = ph.begin; h < ph.end; ++h) {
+          Index number = ((n * e[0] + member[0] + d * apart[0]) * e[1] + member[1] + h * apart[1]) * e[2] + member[2] +
+                         pw.begin * apart[2];
+          const Index at =
+              x.shift + n * x.stride[0] + (b.q0[0] + d) * step[0] + (b.q0[1] + h) * step[1] + b.q0[2] * step[2];
+          for (Index w = pw.begin; w < pw.end; ++w, m += images, number += apart[2]) {
+            row[m] = at + w * step[2];
+            pos[number] = first + m;
+          }
+        }
+    }
+    place += b.n * plane;
+  };
+  if (by_taps_) list({Range{0, extent[0]}, {0, extent[1]}, {0, extent[2]}}, 0);
   for (const auto& rd : s.phase[0]->runs)
     for (const auto& rh : s.phase[1]->runs)
       for (const auto& rw : s.phase[2]->runs) {
-        Index3 from, to;
         const std::array<const Phase::Run*, 3> run{&rd, &rh, &rw};
-        for (int a = 0; a < 3; ++a) {
-          from[a] = std::max(run[a]->begin, b.q0[a]);
-          to[a] = std::min(run[a]->end, b.q0[a] + extent[a]);
-        }
-        if (from[0] >= to[0] || from[1] >= to[1] || from[2] >= to[2]) continue;
-        const Index width = to[2] - from[2];
-        const auto products = rd.inside.size() * rh.inside.size() * rw.inside.size() * chunk_;
-        const Index together = pairs && width % 2 == 1 && width < tile.mr && products >= kPairProducts ? 2 : 1;
-        const Index plane = (to[0] - from[0]) * (to[1] - from[1]) * width;
-        for (Index n = 0; n < b.n; ++n) {
-          // Images of a pair take turns, pixel by pixel.
-          const Index turn = n % together, images = std::min(together, b.n - (n - turn));
-          Index m = place + (n - turn) * plane + turn;
-          for (Index d = from[0]; d < to[0]; ++d)
-            for (Index h = from[1]; h < to[1]; ++h) {
-              Index number =
-                  ((n * e[0] + member[0] + (d - b.q0[0]) * apart[0]) * e[1] + member[1] + (h - b.q0[1]) * apart[1]) *
-                      e[2] +
-                  member[2] + (from[2] - b.q0[2]) * apart[2];
-              const Index at = x.shift + n * x.stride[0] + d * step[0] + h * step[1];
-              for (Index w = from[2]; w < to[2]; ++w, m += images, number += apart[2]) {
-                row[m] = at + w * step[2];
-                pos[number] = first + m;
-              }
-            }
-        }
-        rects[rect_count++] = {place, b.n * plane, run};
-        place += b.n * plane;
+        const std::array<Range, 3> pixels = pixels_on(run, b, extent);
+        const Index count = b.n * pixels[0].size() * pixels[1].size() * pixels[2].size();
+        if (count == 0) continue;
+        rects[rect_count++] = {by_taps_ ? 0 : place, count, run};
+        if (!by_taps_) list(pixels, rd.inside.size() * rh.inside.size() * rw.inside.size() * chunk_);
       }
   return rect_count;
 }
 
 template <class T>
-void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, Index rect_count, const Source& x,
-                         const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k,
-                         const Tiles& tiles, Segment* segments, bool accumulate) const {
+void Gather<T>::multiply(const PhaseSet& s, Index channels, const Box& b, const Rect* rects, Index rect_count,
+                         const Source& x, const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w,
+                         Index k, const Tiles& tiles, const Slot& slot, bool accumulate) const {
+  const Index3 e = b.extent(s);
   const auto& [fd, fh, fw] = s.phase;
   const Index nh = static_cast<Index>(fh->offset.size()), nw = static_cast<Index>(fw->offset.size());
   each_block(s.columns(channels), [&](Index n0, Index n, const GatherKernel<T>& kernel) {
@@ -125,6 +137,8 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, I
     const bool in_place = weights_in_place_ && n % kernels_.lanes == 0;
     const T* panel = in_place ? panels + n0 : weights_in_place_ ? packed : panels + n0 * s.taps * k;
     const Index panel_step = in_place ? w.stride[weight_k_] : kernel.nr;
+    T* const results = tiles.data + tiles.pitch * n0 + tiles.first * kernel.nr;
+    if (by_taps_ && !accumulate) std::fill_n(results, set_pixels(s, b) * kernel.nr, T{});
     for (const Rect* r = rects; r != rects + rect_count; ++r) {
       Index count = 0;
       for (Index td = r->run[0]->inside.begin; td < r->run[0]->inside.end; ++td)
@@ -133,21 +147,37 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Rect* rects, I
             const auto d = static_cast<std::size_t>(td), h = static_cast<std::size_t>(th),
                        v = static_cast<std::size_t>(tw);
             const Index at = fd->offset[d] * x.stride[2] + fh->offset[h] * x.stride[3] + fw->offset[v] * x.stride[4];
-            const Index b = in_place ? fd->members[0].tap[d] * w.stride[2] + fh->members[0].tap[h] * w.stride[3] +
-                                           fw->members[0].tap[v] * w.stride[4]
-                                     : ((td * nh + th) * nw + tw) * k * kernel.nr;
+            const Index at_w = in_place ? fd->members[0].tap[d] * w.stride[2] + fh->members[0].tap[h] * w.stride[3] +
+                                              fw->members[0].tap[v] * w.stride[4]
+                                        : ((td * nh + th) * nw + tw) * k * kernel.nr;
             const auto continues = [&](const Segment& last) {
-              return at == last.x + last.len * x.stride[1] && b == last.b + last.len * panel_step;
+              return at == last.x + last.len * x.stride[1] && at_w == last.b + last.len * panel_step;
             };
-            if (count > 0 && k <= kShortSegment && continues(segments[count - 1]))
-              segments[count - 1].len += k;
+            if (count > 0 && k <= kShortSegment && continues(slot.segments[count - 1]))
+              slot.segments[count - 1].len += k;
             else
-              segments[count++] = {at, b, k};
+              slot.segments[count++] = {at, at_w, k};
           }
-      for (Index m = r->start; m < r->start + r->count; m += kMaxTileRows)
-        kernel.run(static_cast<int>(std::min(kMaxTileRows, r->start + r->count - m)), x.data, row + m, x.stride[1],
-                   segments, count, panel, panel_step, tiles.data + tiles.pitch * n0 + (tiles.first + m) * kernel.nr,
-                   crow, accumulate);
+      const auto run = [&](Index rows, const std::ptrdiff_t* at, T* c, const std::ptrdiff_t* place, bool add) {
+        kernel.run(static_cast<int>(rows), x.data, at, x.stride[1], slot.segments, count, panel, panel_step, c, place,
+                   add);
+      };
+      const auto [pd, ph, pw] = by_taps_ ? pixels_on(r->run, b, e) : std::array<Range, 3>{};
+      if (!by_taps_ || r->count == pw.size()) {  // neighbours in the list
+        const Index start = by_taps_ ? (pd.begin * e[1] + ph.begin) * e[2] + pw.begin : r->start;
+        for (Index m = start, end = m + r->count; m < end; m += kMaxTileRows)
+          run(std::min(kMaxTileRows, end - m), row + m, results + m * kernel.nr, crow, accumulate || by_taps_);
+        continue;
+      }
+      Index rows = 0;
+      for (Index i = 0; i < b.n; ++i)
+        for (Index d = pd.begin; d < pd.end; ++d)
+          for (Index h = ph.begin; h < ph.end; ++h) {
+            const Index line = ((i * e[0] + d) * e[1] + h) * e[2];
+            for (Index m = line + pw.begin; m < line + pw.end; ++m, ++rows)
+              slot.pick[rows] = row[m], slot.place[rows] = m * kernel.nr;
+          }
+      run(rows, slot.pick, results, slot.place, true);
     }
   });
 }
@@ -194,7 +224,7 @@ void Gather<T>::task(const Operands& o, Index box, Index block, const T* packed,
       if (!direct_) tiles.pitch = pixels;
       if (pixels) {
         if (k0 == 0 || k != chunk_) s.rect_counts[i] = list_pixels(set, b, x, tiles.first, row, pos, rects);
-        multiply(set, channels, rects, s.rect_counts[i], x, row, panels, tail, w, k, tiles, s.segments, k0 > 0);
+        multiply(set, channels, b, rects, s.rect_counts[i], x, row, panels, tail, w, k, tiles, s, k0 > 0);
       }
       if (weights_in_place_)
         tail += set.taps * round_up(packed_columns(channels), kernels_.lanes) * k;
@@ -242,7 +272,8 @@ std::string Gather<T>::explain() const {
   s << "gather " << (to_x_ ? "x" : "y") << " (" << kernels_.name << ' ' << kernel(vectors_ * kernels_.lanes).name
     << "): " << sets_.size() << " phase sets, boxes of " << box_n_ << 'x' << box_q_[0] << 'x' << box_q_[1] << 'x'
     << box_q_[2] << " pixels, " << channels_ << " of " << cd_ << " channels a task, chunks of " << chunk_ << " of "
-    << cs_ << " source channels; image " << kCopy[static_cast<int>(copy_)];
+    << cs_ << " source channels" << (by_taps_ ? ", taps along w one by one" : "") << "; image "
+    << kCopy[static_cast<int>(copy_)];
   if (at_once_ < boxes_) s << ", " << at_once_ << " of " << boxes_ << " boxes at a time";
   s << ", weights "
     << (weights_in_place_ ? "in place"

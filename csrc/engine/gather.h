@@ -2,7 +2,9 @@
 //
 // The destination is cut into boxes of pixels. The pixels of a box that read the same taps form tiles of a kernel, so
 // that a tap in padding is left out and never multiplied. Columns are destination channels (times the members of a
-// phase), the reduction runs over taps (segments) and source channels, in chunks whose sums are added in order.
+// phase), the reduction runs over taps (segments) and source channels, in chunks whose sums are added in order. Where
+// windows are as large as the image hardly two pixels of a row read the same taps: there the sums of the taps at one
+// place along w are added, place by place, so that tiles are what each is inside for.
 //
 // gather_plan.cpp plans, gather.cpp walks the tasks, gather_pack.cpp makes panels of weights and copies of the image,
 // gather_store.cpp writes results.
@@ -37,7 +39,7 @@ class Gather final : public SlottedPass, Roles {
   Index3 tile() const override {
     return {box_q_[0] * maps_[0].dst_step, box_q_[1] * maps_[1].dst_step, box_q_[2] * maps_[2].dst_step};
   }
-  Sums summation() const override { return sums_of(SumKind::gather, 0, 0, 2 * chunk_ + blocked_); }
+  Sums summation() const override { return GatherSums{chunk_, blocked_, by_taps_}.sums(); }
   void run(const Operands& operands, std::byte* workspace) const override;
 
  private:
@@ -45,7 +47,7 @@ class Gather final : public SlottedPass, Roles {
     Index n0, n;
     Index pixels;  // of all sets; one more, zeros, where there are positions without taps
   };
-  // Pixels [start, start + count) of a box's order, all reading the taps of these runs.
+  // Pixels of a box that read the taps of these runs: [start, start + count) of its list, or, by taps, some of it.
   struct Rect {
     Index start, count;
     std::array<const Phase::Run*, 3> run;
@@ -71,7 +73,7 @@ class Gather final : public SlottedPass, Roles {
     T *tiles, *panels, *copy, *rows, *line, *bias, *taps;
     T** table;
     Index* member;
-    std::ptrdiff_t *row, *pos;
+    std::ptrdiff_t *row, *pick, *place, *pos;
     Segment* segments;
     Rect* rects;
     Index* rect_counts;
@@ -159,9 +161,9 @@ class Gather final : public SlottedPass, Roles {
   void copy_once(const Operands& o, const Part& part, T* copies) const;
   Source source(const Operands& o, Index g, const Box& b, Index k0, Index k, T* copy, const Part& once,
                 const T* copies) const;
-  void multiply(const PhaseSet& s, Index channels, const Rect* rects, Index rect_count, const Source& x,
+  void multiply(const PhaseSet& s, Index channels, const Box& b, const Rect* rects, Index rect_count, const Source& x,
                 const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w, Index k, const Tiles& tiles,
-                Segment* segments, bool accumulate) const;
+                const Slot& slot, bool accumulate) const;
   void store(const Operands& o, Index g, Index c0, Index channels, const Box& b, const Slot& s) const;
   void store_pieces(const View& d, Index channels, const PhaseSet& s, const Box& b, const T* tiles,
                     const std::ptrdiff_t* pos, const Slot& slot) const;
@@ -174,10 +176,11 @@ class Gather final : public SlottedPass, Roles {
   Index line() const { return std::min<Index>(240, round_up(positions(box(0)), kernels_.lanes)); }
 
   const KernelSet<T>& kernels_;
+  const bool by_taps_;  // runs along w are those of a tap, and sums of a call those of a place along w
   std::array<AxisMap, 3> maps_;
   std::vector<PhaseSet> sets_;
   bool blocked_ = false;
-  Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 0;
+  Index max_taps_ = 1, most_together_ = 1, max_rects_ = 1, max_streams_ = 0;
   Index3 count_{1, 1, 1};            // most pixels of any phase, an axis
   std::array<Range, 3> reach_{};     // smallest and one past the largest source offset, an axis
   bool one_member_;                  // columns are channels

@@ -6,10 +6,9 @@
 namespace convbwd {
 namespace {
 
-constexpr Index kReduction = 768;  // flat optimum from 400 to 1152 products a chunk (Zen 4 and Sapphire Rapids)
 // Of a single vector of columns: groups of 16 channels, 28x28 to 14x14, take 0.87 of the time of 480 pixels (Zen 5).
 constexpr Index kNarrowBoxPixels = 1920;
-constexpr Index kFarReduction = 256;  // the same of weights in rows that may meet in one set of the caches
+constexpr Index kFarReduction = 256;  // channels of a chunk of weights in rows that may meet in one set of the caches
 // The same of channels whose planes meet: their lines of a pixel share few sets of an L2, too (16 ways; 1x1 with stride
 // 2, 32x32 and 64x64 results: chunks of 512 took 1.3 to 1.7 times as long, Emerald Rapids). Pointwise passes pack them.
 constexpr Index kMeetingReduction = 128;
@@ -49,15 +48,19 @@ constexpr double kMuchWork = 1 << 24;    // products: 0.15 ms
 
 template <class T>
 Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
-    : SlottedPass(spec), Roles(spec), kernels_(kernels) {
+    : SlottedPass(spec), Roles(spec), kernels_(kernels), by_taps_(sums_by_taps(spec, kernels)) {
   const Problem& p = spec_.problem;
   maps_ = axis_maps(p, to_x_ ? map_patches : map_forward);
+  if (by_taps_) run_by_taps(maps_[2]);
   sets_ = phase_sets(maps_);
   count_ = most_pixels(maps_);
   one_member_ = one_member(sets_);
   for (const PhaseSet& s : sets_) {
     holes_ |= s.taps == 0;
     max_taps_ = std::max(max_taps_, s.taps);
+    if (s.taps)
+      most_together_ =
+          std::max(most_together_, by_taps_ ? s.taps / static_cast<Index>(s.phase[2]->offset.size()) : s.taps);
   }
   for (int a = 0; a < 3; ++a) {
     std::size_t runs = 1;
@@ -271,16 +274,16 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   };
   // The chunk fixes the order of sums: it depends on the shape alone.
   const auto affordable = [&](Index channels) {
-    return budget / 4 / item / std::max<Index>(1, panel_columns(channels));
+    return (by_taps_ ? panels_by_taps(budget) : budget / 4) / item / std::max<Index>(1, panel_columns(channels));
   };
   Index chunk = weights_may_stay_ && !one_member_ ? kFarReduction : affordable(unit(widest));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
-  chunk = std::clamp<Index>(chunk, 1, std::min(cs_, std::max<Index>(16, kReduction / max_taps_)));
+  chunk = std::clamp<Index>(chunk, 1, std::min(cs_, longest_chunk(max_taps_)));
   const bool meet = meet_in_cache((to_x_ ? p.y_plane() : p.x_plane()) * item);  // planes of a dense image
   if (!p.pointwise() && meet) chunk = std::min(chunk, kMeetingReduction);
-  const Index kept = spec_.sums[3];
-  chunk_ = kept > 0 ? std::min(cs_, kept / 2) : even_part(cs_, chunk);
-  blocked_ = kept > 0 ? kept % 2 == 1 : chunk_ * max_taps_ > kStraight;
+  const GatherSums kept = GatherSums::of(spec_.sums);
+  chunk_ = kept.chunk > 0 ? std::min(cs_, kept.chunk) : even_part(cs_, chunk);
+  blocked_ = kept.chunk > 0 ? kept.blocked : chunk_ * most_together_ > kStraight;
   const Index image = count_[0] * count_[1] * count_[2], volume = p.n * image;
   const Index most = widest == 1 ? kNarrowBoxPixels : kBoxPixels;
   const Index pixels = std::max<Index>(kLeastShared, most / std::max<Index>(1, live_sets / 2));

@@ -49,6 +49,14 @@ enum class SumKind : std::uint8_t { any, reference, gather, rows, matrix, winogr
 inline Sums sums_of(SumKind kind, Index chunk, Index part, Index direct, Index height = 1, Index width = 1) {
   return {static_cast<Index>(kind), chunk, part, direct, height, width};
 }
+/// Those of Gather, whose chunk counts channels.
+struct GatherSums {
+  Index chunk;
+  bool blocked, by_taps;
+  Sums sums() const { return sums_of(SumKind::gather, 0, 0, 4 * chunk + 2 * by_taps + blocked); }
+  /// None where they are not given: a chunk of 0.
+  static GatherSums of(const Sums& s) { return {s[3] / 4, s[3] % 2 == 1, s[3] / 2 % 2 == 1}; }
+};
 
 /// The operands as they would be if all were dense. Passes choose tiles and decide whether they fit for these, so that
 /// formats never change the order of a sum or the shape of a BLAS call.

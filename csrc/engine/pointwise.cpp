@@ -73,7 +73,7 @@ class Pointwise final : public SlottedPass, Roles {
     return true;
   }
 
-  Sums summation() const override { return sums_of(SumKind::gather, 0, 0, 2 * chunk_ + blocked_); }
+  Sums summation() const override { return GatherSums{chunk_, blocked_, false}.sums(); }
 
   void run(const Operands& o, std::byte* workspace) const override {
     T* const copies = reinterpret_cast<T*>(workspace);

@@ -122,7 +122,8 @@ void gather(int m, const T* x, const std::ptrdiff_t* row, std::ptrdiff_t xstep, 
         continue;
       }
     }
-    rows = m < kRows ? m : kRows;
-    gather_rows<T, kRows, NV, kBlocked>(m, x, row, xstep, seg, count, b, bstep, c, crow, accumulate, block);
+    rows = m <= kRows ? m : m < 2 * kRows ? (m + 1) / 2 : kRows;  // tiles of few rows wait for their sums
+    const int seen = rows < kRows ? rows : m;
+    gather_rows<T, kRows, NV, kBlocked>(seen, x, row, xstep, seg, count, b, bstep, c, crow, accumulate, block);
   }
 }
