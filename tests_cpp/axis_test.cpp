@@ -92,18 +92,20 @@ TEST(Axis, TransposedMapsReadWhatTheDefinitionSays) {
         const Index i = o * a.stride + t * a.dilation - a.pad;
         if (i >= 0 && i < a.x) expected[static_cast<std::size_t>(i)].emplace_back(t, o);
       }
-    for (const bool patches : {false, true}) {
-      const AxisMap map = patches ? map_patches(a) : map_transposed(a);
+    for (const auto make : {map_transposed, map_apart, map_patches}) {
+      const AxisMap map = make(a);
       ASSERT_EQ(map.dst, a.x) << a;
       ASSERT_EQ(map.src, a.y) << a;
-      ASSERT_EQ(reads_of(map, patches), expected) << a;
+      ASSERT_EQ(reads_of(map, make == map_patches), expected) << a;
+      for (const Phase& phase : map.phases)
+        ASSERT_TRUE(make != map_apart || a.y == 1 || phase.offset.empty() || phase.members.size() == 1) << a;
     }
   });
 }
 
 TEST(Axis, RunsByTapsReadTheSame) {
   for_each_axis([](const AxisSizes& a) {
-    for (const AxisMap& map : {map_forward(a), map_transposed(a), map_patches(a)}) {
+    for (const AxisMap& map : {map_forward(a), map_apart(a), map_patches(a)}) {
       AxisMap by_taps = map;
       run_by_taps(by_taps);
       for (std::size_t f = 0; f < map.phases.size(); ++f) {

@@ -484,6 +484,8 @@ TEST(Plans, TakeEveryWay) {
            {"4 phase sets", Unknown::x, make_gather, problem(1, 1, 4, 7, {1, 40, 40}, {1, 3, 3}, {1, 2, 2})},
            {"16 source channels, taps along w one by one", Unknown::x, make_gather,
             problem(1, 1, 16, 16, {1, 16, 16}, {1, 7, 7})},
+           {"9 phase sets", Unknown::x, make_gather, problem(4, 1, 24, 8, {1, 25, 25}, {1, 5, 5}, {1, 3, 3})},
+           {"4 phase sets", Unknown::x, make_gather, problem(1, 1, 3, 80, {1, 25, 25}, {1, 5, 5}, {1, 3, 3})},
            {"boxes of 40x1x3x3", Unknown::x, make_gather, problem(40, 1, 5, 6, {1, 3, 3}, {1, 2, 2})},
            {"4 chunks of 400 pixels in 2 slabs", Unknown::w, make_gather_weights, wide},
            {"in 1 slabs", Unknown::w, make_gather_weights, wide, DType::float32, 48 << 10},

@@ -35,21 +35,8 @@ void find_runs(const AxisMap& map, Phase& phase) {
   }
 }
 
-}  // namespace
-
-AxisMap map_forward(const AxisSizes& a) {
-  AxisMap map{a.y, a.x, 1, a.stride, {}};
-  Phase phase{a.y, {}, {{0, {}}}, {}};
-  for (Index t = 0; t < a.kernel; ++t) {
-    phase.offset.push_back(t * a.dilation - a.pad);
-    phase.members[0].tap.push_back(t);
-  }
-  find_runs(map, phase);
-  map.phases.push_back(std::move(phase));
-  return map;
-}
-
-AxisMap map_transposed(const AxisSizes& a) {
+// With `apart`, phases with taps that share what they read do not become members of one.
+AxisMap map_phases(const AxisSizes& a, bool apart) {
   // A single window has no stride: with one longer than the kernel every position is a phase of its own with at most
   // one tap, and all of them are members of one or two sets (kernels as large as the image).
   const Index stride = a.y == 1 ? std::max(a.x + a.pad, (a.kernel - 1) * a.dilation + 1) + 1 : a.stride;
@@ -64,8 +51,10 @@ AxisMap map_transposed(const AxisSizes& a) {
       phase.offset.push_back(o);
       phase.members[0].tap.push_back(t);
     }
-    const auto twin = std::find_if(map.phases.begin(), map.phases.end(),
-                                   [&](const Phase& p) { return p.count == phase.count && p.offset == phase.offset; });
+    const bool alone = apart && a.y > 1 && !phase.offset.empty();
+    const auto twin = std::find_if(map.phases.begin(), map.phases.end(), [&](const Phase& p) {
+      return !alone && p.count == phase.count && p.offset == phase.offset;
+    });
     if (twin != map.phases.end())
       twin->members.push_back(std::move(phase.members[0]));
     else
@@ -74,6 +63,23 @@ AxisMap map_transposed(const AxisSizes& a) {
   for (Phase& phase : map.phases) find_runs(map, phase);
   return map;
 }
+
+}  // namespace
+
+AxisMap map_forward(const AxisSizes& a) {
+  AxisMap map{a.y, a.x, 1, a.stride, {}};
+  Phase phase{a.y, {}, {{0, {}}}, {}};
+  for (Index t = 0; t < a.kernel; ++t) {
+    phase.offset.push_back(t * a.dilation - a.pad);
+    phase.members[0].tap.push_back(t);
+  }
+  find_runs(map, phase);
+  map.phases.push_back(std::move(phase));
+  return map;
+}
+
+AxisMap map_transposed(const AxisSizes& a) { return map_phases(a, false); }
+AxisMap map_apart(const AxisSizes& a) { return map_phases(a, true); }
 
 AxisMap map_patches(const AxisSizes& a) {
   if (a.stride == 1 || a.kernel != a.stride || a.dilation != 1 || a.y == 1) return map_transposed(a);

@@ -105,6 +105,8 @@ struct AxisSizes {
 
 AxisMap map_forward(const AxisSizes& a);
 AxisMap map_transposed(const AxisSizes& a);
+/// map_transposed, but phases that read the same stay apart, unless they are those of a single window.
+AxisMap map_apart(const AxisSizes& a);
 /// map_transposed, but windows that lie side by side are pixels of a single phase whose members are their positions,
 /// those of the first and the last pixel that lie outside the destination too, unless these are most of all.
 AxisMap map_patches(const AxisSizes& a);

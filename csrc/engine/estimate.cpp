@@ -1,5 +1,7 @@
 #include "engine/estimate.h"
 
+#include <cmath>
+
 namespace convbwd {
 namespace {
 
@@ -64,6 +66,32 @@ Problem exchanged(const Problem& p) {
   std::swap(e.x, e.y);
   for (std::size_t a = 0; a < 3; ++a) e.pad_before[a] = (p.w[a] - 1) * p.dilation[a] - p.pad_before[a];
   return e;
+}
+
+constexpr double kSet = 500;  // ns of a set of phases in a box, besides its products
+
+std::array<AxisMap, 3> gather_maps(const Problem& p, bool to_x, int lanes) {
+  if (!to_x) return axis_maps(p, map_forward);
+  // ns of a vector's products, of a result that is transposed, and of one that is put together.
+  constexpr double kProduct = 0.25, kTransposed = 0.25, kPutTogether = 2;
+  constexpr std::size_t kMostSets = 256;  // planning takes time, too
+  const std::array<AxisMap, 3> joined = axis_maps(p, map_patches), apart = axis_maps(p, map_apart);
+  const bool in_pieces = joined[2].phases.size() == 1 && joined[2].phases[0].members.size() > 1;
+  if (in_pieces || apart[0].phases.size() * apart[1].phases.size() * apart[2].phases.size() > kMostSets) return joined;
+  const auto nanoseconds = [&](const std::array<AxisMap, 3>& maps) {
+    const std::vector<PhaseSet> sets = phase_sets(maps);
+    double products = 0, live = 0;
+    for (const PhaseSet& s : sets) {
+      if (s.taps == 0) continue;
+      products += static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count * s.taps *
+                                      ceil_div(s.columns(p.ci), lanes));
+      ++live;
+    }
+    const double boxes = std::ceil(static_cast<double>(p.n * p.y_plane()) / static_cast<double>(kBoxPixels));
+    return kProduct * products * static_cast<double>(p.n * p.co) + kSet * live * boxes +
+           (one_member(sets) ? kTransposed : kPutTogether) * static_cast<double>(p.n * p.ci * p.x_plane());
+  };
+  return nanoseconds(apart) < nanoseconds(joined) ? apart : joined;
 }
 
 Index width_of_results(const PassSpec& spec) {
@@ -190,7 +218,10 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, boo
   // Phases have fewer pixels each. All of them are transposed into place together, or else rows are put together from
   // them, which takes longer than their pixels, if they are short. Pixels of patches have one tap (Zen 5, 24 problems).
   time *= patches ? 0.95 : 1.15;
-  if (columns >= lanes && !single && (p.w[2] == 1 || p.stride[2] < p.w[2])) return time + 0.2 * x + 0.1 * y + packed;
+  const std::array<AxisMap, 3> maps = gather_maps(p, true, lanes);
+  const std::vector<PhaseSet> sets = phase_sets(maps);
+  if (!single && (one_member(sets) || (columns >= lanes && p.stride[2] < p.w[2])))
+    return time + kSet * static_cast<double>(sets.size()) + 0.2 * wasted * x + 0.1 * y + packed;
   const double rows =
       images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1]));
   return time + 0.8 * x + 0.1 * y + 0.45 * w + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));

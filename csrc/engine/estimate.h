@@ -10,6 +10,11 @@ namespace convbwd {
 /// Of a box of a Gather pass: flat optimum from 240 to 960 (Zen 4 and Sapphire Rapids).
 constexpr Index kBoxPixels = 480;
 
+/// Axes as a Gather pass with vectors of so many lanes sees them. Phases that read the same are members of one, which
+/// fill its columns, and are stored in pieces where all positions along w are such members; else results would be put
+/// together row by row, which takes several times as long as transposing phases of one member each.
+std::array<AxisMap, 3> gather_maps(const Problem& p, bool to_x, int lanes);
+
 /// Products of a pair of channels of an image. Those in the padding are left out; where they are few they count, as
 /// pixels near the ends of rows make tiles of their own, which are not full.
 double products_inside(const Problem& p);

@@ -168,7 +168,7 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels, boo
   const Problem& p = spec.problem;
   const bool to_x = spec.unknown == Unknown::x;
   const Index sources = to_x ? p.co : p.ci, results = to_x ? p.ci : p.co;
-  std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_patches : map_forward);
+  std::array<AxisMap, 3> maps = gather_maps(p, to_x, kernels.lanes);
   if (by_taps) run_by_taps(maps[2]);
   const std::vector<PhaseSet> sets = phase_sets(maps);
   double volume = 0;
@@ -323,7 +323,7 @@ double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
   constexpr double kLoaded = 2;  // cycles that a vector of a panel takes from the second-level cache
   const Problem& p = spec.problem;
   const bool to_x = spec.unknown == Unknown::x;
-  std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_patches : map_forward);
+  std::array<AxisMap, 3> maps = gather_maps(p, to_x, kernels.lanes);
   const bool by_taps = sums_by_taps(spec, kernels);
   if (by_taps) run_by_taps(maps[2]);
   const std::vector<PhaseSet> sets = phase_sets(maps);

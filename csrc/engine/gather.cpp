@@ -88,8 +88,8 @@ Index Gather<T>::list_pixels(const PhaseSet& s, const Box& b, const Source& x, I
   const GatherKernel<T>& tile = kernel(vectors_ * kernels_.lanes);
   const bool pairs = tile.mr > kPointers && b.n > 1;
   Index place = 0, rect_count = 0;
-  const auto list = [&](const std::array<Range, 3>& pixels, Index products) {
-    const auto& [pd, ph, pw] = pixels;
+  const auto list = [&, step, apart, first, row, pos](const std::array<Range, 3>& pixels, Index products) {
+    const auto [pd, ph, pw] = pixels;  // copies, as those in the captures: stores to the lists might change others
     const Index plane = pd.size() * ph.size() * pw.size();
     const Index together = pairs && pw.size() % 2 == 1 && pw.size() < tile.mr && products >= kPairProducts ? 2 : 1;
     for (Index n = 0; n < b.n; ++n) {
@@ -129,11 +129,12 @@ void Gather<T>::multiply(const PhaseSet& s, Index channels, const Box& b, const 
                          const Source& x, const std::ptrdiff_t* row, const T* panels, const T* packed, const View& w,
                          Index k, const Tiles& tiles, const Slot& slot, bool accumulate) const {
   const Index3 e = b.extent(s);
+  const Index most = std::min(kMaxTileRows, set_pixels(s, b));
   const auto& [fd, fh, fw] = s.phase;
   const Index nh = static_cast<Index>(fh->offset.size()), nw = static_cast<Index>(fw->offset.size());
   each_block(s.columns(channels), [&](Index n0, Index n, const GatherKernel<T>& kernel) {
     std::ptrdiff_t crow[kMaxTileRows];
-    for (Index i = 0; i < std::min(kMaxTileRows, tiles.pitch); ++i) crow[i] = i * kernel.nr;
+    for (Index i = 0; i < most; ++i) crow[i] = i * kernel.nr;
     const bool in_place = weights_in_place_ && n % kernels_.lanes == 0;
     const T* panel = in_place ? panels + n0 : weights_in_place_ ? packed : panels + n0 * s.taps * k;
     const Index panel_step = in_place ? w.stride[weight_k_] : kernel.nr;

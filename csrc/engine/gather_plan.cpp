@@ -50,7 +50,7 @@ template <class T>
 Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
     : SlottedPass(spec), Roles(spec), kernels_(kernels), by_taps_(sums_by_taps(spec, kernels)) {
   const Problem& p = spec_.problem;
-  maps_ = axis_maps(p, to_x_ ? map_patches : map_forward);
+  maps_ = gather_maps(p, to_x_, kernels.lanes);
   if (by_taps_) run_by_taps(maps_[2]);
   sets_ = phase_sets(maps_);
   count_ = most_pixels(maps_);
