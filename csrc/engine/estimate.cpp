@@ -94,6 +94,20 @@ std::array<AxisMap, 3> gather_maps(const Problem& p, bool to_x, int lanes) {
   return nanoseconds(apart) < nanoseconds(joined) ? apart : joined;
 }
 
+template <class T>
+double gather_chunks(const PassSpec& spec, const std::vector<PhaseSet>& sets, bool by_taps,
+                     const KernelSet<T>& kernels) {
+  const bool to_x = spec.unknown == Unknown::x;
+  const Index sources = to_x ? spec.problem.co : spec.problem.ci, results = to_x ? spec.problem.ci : spec.problem.co;
+  Index taps = 1, panel = 1;
+  for (const PhaseSet& s : sets) {
+    taps = std::max(taps, s.taps);
+    panel += s.taps * round_up(s.columns(results), kernels.lanes) * static_cast<Index>(sizeof(T));
+  }
+  const Index most = bytes_of_panels(static_cast<Index>(spec.budget), by_taps) / panel;
+  return static_cast<double>(ceil_div(sources, std::clamp<Index>(most, 1, longest_chunk(taps))));
+}
+
 Index width_of_results(const PassSpec& spec) {
   const Problem& p = spec.problem;
   if (spec.unknown != Unknown::x) return p.co;
@@ -221,12 +235,15 @@ double direct_nanoseconds(const PassSpec& spec, const KernelSet<T>& kernels, boo
   const std::array<AxisMap, 3> maps = gather_maps(p, true, lanes);
   const std::vector<PhaseSet> sets = phase_sets(maps);
   if (!single && (one_member(sets) || (columns >= lanes && p.stride[2] < p.w[2])))
-    return time + kSet * static_cast<double>(sets.size()) + 0.2 * wasted * x + 0.1 * y + packed;
+    return time + kSet * static_cast<double>(sets.size()) * gather_chunks(spec, sets, false, kernels) +
+           0.2 * wasted * x + 0.1 * y + packed;
   const double rows =
       images * static_cast<double>(p.ci * std::min(p.x[0], p.y[0] * p.w[0]) * std::min(p.x[1], p.y[1] * p.w[1]));
   return time + 0.8 * x + 0.1 * y + 0.45 * w + rows * std::max(0.0, 20 - 0.35 * static_cast<double>(p.x[2]));
 }
 
+template double gather_chunks(const PassSpec&, const std::vector<PhaseSet>&, bool, const KernelSet<float>&);
+template double gather_chunks(const PassSpec&, const std::vector<PhaseSet>&, bool, const KernelSet<double>&);
 template double direct_nanoseconds(const PassSpec&, const KernelSet<float>&, bool);
 template double direct_nanoseconds(const PassSpec&, const KernelSet<double>&, bool);
 template bool unrolls_windows(const Problem&, const KernelSet<float>&);

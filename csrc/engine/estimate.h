@@ -46,8 +46,13 @@ bool sums_by_taps(const PassSpec& spec, const KernelSet<T>& kernels);
 /// Source channels of a chunk of a Gather pass with so many taps at most: flat optimum from 400 to 1152 products (Zen 4
 /// and Sapphire Rapids).
 inline Index longest_chunk(Index taps) { return std::max<Index>(16, 768 / taps); }
-/// Bytes of its panels, by taps: longer chunks add to results less often.
-inline Index panels_by_taps(Index budget) { return budget / 2; }
+/// Bytes of its panels: by taps longer chunks add to results less often.
+inline Index bytes_of_panels(Index budget, bool by_taps) { return budget / (by_taps ? 2 : 4); }
+
+/// About how many chunks it takes.
+template <class T>
+double gather_chunks(const PassSpec& spec, const std::vector<PhaseSet>& sets, bool by_taps,
+                     const KernelSet<T>& kernels);
 
 /// How much longer a Gather pass takes than if the pixels that read the same taps filled its tiles.
 template <class T>

@@ -146,20 +146,6 @@ double tiles_cycles(double rows, double tile, double vectors, double least) {
   return whole * std::max(kLatency, tile * vectors / 2) + (rest > 0 ? std::max(least, rest * vectors / 2) : 0);
 }
 
-// How often a Gather pass by taps adds to its results: once for each chunk.
-template <class T>
-double chunks_by_taps(const PassSpec& spec, const std::vector<PhaseSet>& sets, const KernelSet<T>& kernels) {
-  const bool to_x = spec.unknown == Unknown::x;
-  const Index sources = to_x ? spec.problem.co : spec.problem.ci, results = to_x ? spec.problem.ci : spec.problem.co;
-  Index taps = 1, panel = 1;
-  for (const PhaseSet& s : sets) {
-    taps = std::max(taps, s.taps);
-    panel += s.taps * round_up(s.columns(results), kernels.lanes) * static_cast<Index>(sizeof(T));
-  }
-  const Index most = std::min(longest_chunk(taps), panels_by_taps(static_cast<Index>(spec.budget)) / panel);
-  return static_cast<double>(ceil_div(sources, std::max<Index>(1, most)));
-}
-
 template <class T>
 double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels, bool by_taps) {
   constexpr double kTile = 8;  // pixels
@@ -178,7 +164,7 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels, boo
   const double together = std::clamp(kBox / volume, 1.0, images);  // images of a box, of which one may take several
   const double turns = static_cast<double>(p.groups) * std::ceil(images / together),
                boxes = std::max(1.0, volume / kBox);
-  const double chunks = by_taps ? chunks_by_taps(spec, sets, kernels) : 1;
+  const double chunks = by_taps ? gather_chunks(spec, sets, true, kernels) : 1;
   const bool plain = p.stride == Index3{1, 1, 1} || !to_x;  // half vectors serve
   double cycles = 0;
   for (const PhaseSet& s : sets) {
@@ -327,7 +313,7 @@ double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
   const bool by_taps = sums_by_taps(spec, kernels);
   if (by_taps) run_by_taps(maps[2]);
   const std::vector<PhaseSet> sets = phase_sets(maps);
-  const double chunks = chunks_by_taps(spec, sets, kernels);
+  const double chunks = gather_chunks(spec, sets, by_taps, kernels);
   const auto sources = static_cast<double>(to_x ? p.co : p.ci);
   double spent = 0, least = 0;
   for (const PhaseSet& s : sets) {

@@ -274,7 +274,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   };
   // The chunk fixes the order of sums: it depends on the shape alone.
   const auto affordable = [&](Index channels) {
-    return (by_taps_ ? panels_by_taps(budget) : budget / 4) / item / std::max<Index>(1, panel_columns(channels));
+    return bytes_of_panels(budget, by_taps_) / item / std::max<Index>(1, panel_columns(channels));
   };
   Index chunk = weights_may_stay_ && !one_member_ ? kFarReduction : affordable(unit(widest));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
