@@ -111,7 +111,8 @@ inline bool rows_of_taps(const View& w) { return dense_planes(w) && w.stride[1] 
 
 /// Whether the pixels of every such box lie in memory as one run.
 inline bool in_runs(const View& v, const Index3& box) {
-  return dense_planes(v) && box[2] == v.size[4] && (box[0] == 1 || box[1] == v.size[3]);
+  const bool rows = box[2] == v.size[4] || (box[0] == 1 && box[1] == 1);
+  return dense_planes(v) && rows && (box[0] == 1 || box[1] == v.size[3]);
 }
 
 /// Strides of a dense tensor in C order.

@@ -1,5 +1,6 @@
 // What passes with vectors along pixels are expected to cost, and gather beside them, by the cycles of their kernels.
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "engine/estimate.h"
@@ -386,9 +387,13 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   const auto bytes = [&](Index channels, Index plane) {
     return static_cast<double>(p.n * p.groups * channels) * static_cast<double>(plane) * sizeof(T);
   };
-  const double of_x = bytes(p.ci, p.x_plane());
-  const bool cached = of_x + bytes(p.co, p.y_plane()) <= kCached;
-  const bool uneven = of_w && p.pointwise() && std::min(p.ci, p.co) < kernels.lanes && cached;
+  const double of_x = bytes(p.ci, p.x_plane()), of_both = of_x + bytes(p.co, p.y_plane());
+  const bool cached = of_both <= kCached;
+  // From few input channels to more, images of more bytes: one to 64 channels 64x64 takes 0.2 to 0.55 of the time, two
+  // to four 0.3 to 0.7 up to 24 MiB, but beyond up to 1.4, eight and twelve 0.55 to 0.9 up to 10 MiB (with AVX2 0.35 to
+  // 1.07, 1; Zen 4).
+  const double reach = p.ci >= p.co ? 1 : p.ci == 1 ? std::numeric_limits<double>::infinity() : p.ci <= 4 ? 3 : 1.5;
+  const bool uneven = of_w && p.pointwise() && std::min(p.ci, p.co) < kernels.lanes && of_both <= reach * kCached;
   if (of_w && p.pointwise() && p.co < p.ci && !cached) {
     // Few output channels take 0.2 to 0.85 of the time by dots, but 5 to 8 from far more than the caches up to 1.2. Of
     // 8 lanes gather_weights leaves fewer idle: 1 to 3 take 0.3 to 1, 6 from more than 16 MB 1.5 to 2 (Zen 4; 16 to 512
