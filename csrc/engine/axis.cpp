@@ -6,7 +6,7 @@ namespace convbwd {
 namespace {
 
 // Pixels for which an offset lies inside the source.
-Range inside(const AxisMap& map, const Phase& phase, Index offset) {
+Range pixels_inside(const AxisMap& map, const Phase& phase, Index offset) {
   return {std::clamp<Index>(ceil_div(-offset, map.src_step), 0, phase.count),
           std::clamp<Index>(ceil_div(map.src - offset, map.src_step), 0, phase.count)};
 }
@@ -15,7 +15,7 @@ Range inside(const AxisMap& map, const Phase& phase, Index offset) {
 void find_runs(const AxisMap& map, Phase& phase) {
   std::vector<Index> cuts{0, phase.count};
   for (const Index o : phase.offset) {
-    const Range pixels = inside(map, phase, o);
+    const Range pixels = pixels_inside(map, phase, o);
     cuts.push_back(pixels.begin);
     cuts.push_back(pixels.end);
   }
@@ -96,7 +96,7 @@ void run_by_taps(AxisMap& map) {
   for (Phase& phase : map.phases) {
     phase.runs.clear();
     for (std::size_t t = 0; t < phase.offset.size(); ++t) {
-      const Range pixels = inside(map, phase, phase.offset[t]);
+      const Range pixels = pixels_inside(map, phase, phase.offset[t]);
       const auto tap = static_cast<Index>(t);
       if (pixels.size() > 0) phase.runs.push_back({pixels.begin, pixels.end, {tap, tap + 1}});
     }

@@ -161,6 +161,12 @@ const KernelSet<T>& filled_kernels(const KernelSet<T>& k, Index columns) {
   return k.half && 4 * columns >= k.lanes && (halves == 1 || halves == 3) && halves_vectors() ? *k.half : k;
 }
 
+/// Whether a Gather pass may take them. Phases of a step are put together from results that lie apart, which takes half
+/// vectors longer.
+inline bool half_vectors_serve(const PassSpec& spec) {
+  return spec.problem.stride == Index3{1, 1, 1} || spec.unknown == Unknown::y;
+}
+
 /// The gathering kernel for so many columns. Long sums are formed of short ones, blocked: straight, they would have
 /// several times the error of other libraries'.
 template <class T>

@@ -166,14 +166,13 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels, boo
   const double turns = static_cast<double>(p.groups) * std::ceil(images / together),
                boxes = std::max(1.0, volume / kBox);
   const double chunks = by_taps ? gather_chunks(spec, sets, true, kernels) : 1;
-  const bool plain = p.stride == Index3{1, 1, 1} || !to_x;  // half vectors serve
   double cycles = 0;
   for (const PhaseSet& s : sets) {
     if (s.taps == 0) continue;
     // Of members with several taps each, those of a column lie apart.
     cycles += boxes * (s.members > 1 && s.taps > 1 ? kScattered : kPacked) *
               static_cast<double>(sources * s.columns(results) * s.taps);
-    const int lanes = plain ? filled_kernels(kernels, s.columns(results)).lanes : kernels.lanes;
+    const int lanes = half_vectors_serve(spec) ? filled_kernels(kernels, s.columns(results)).lanes : kernels.lanes;
     const double vectors = static_cast<double>(round_up(s.columns(results), lanes)) / kernels.lanes;
     each_rectangle(s, together, [&](double pixels, double taps) {
       cycles += kProduct * tiles_cycles(pixels, kTile, vectors, kLatency) * taps * static_cast<double>(sources) +

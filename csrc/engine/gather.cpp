@@ -289,10 +289,8 @@ std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kern
   auto pass = make_planned<Gather<T>>(spec, kernels);
   if (!pass) return pass;
   if (auto in_place = pass->in_place()) return in_place;
-  // Phases of a step are put together from results that lie apart, which takes half vectors longer.
-  const bool plain = spec.problem.stride == Index3{1, 1, 1} || spec.unknown == Unknown::y;
   const KernelSet<T>& filled = filled_kernels(kernels, spec.unknown == Unknown::x ? spec.problem.ci : spec.problem.co);
-  if (plain && &filled != &kernels)
+  if (half_vectors_serve(spec) && &filled != &kernels)
     if (auto half = make_planned<Gather<T>>(spec, filled)) return half;
   return pass;
 }

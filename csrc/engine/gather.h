@@ -180,7 +180,7 @@ class Gather final : public SlottedPass, Roles {
   std::array<AxisMap, 3> maps_;
   std::vector<PhaseSet> sets_;
   bool blocked_ = false;
-  Index max_taps_ = 1, most_together_ = 1, max_rects_ = 1, max_streams_ = 0;
+  Index max_taps_ = 1, max_rects_ = 1, max_streams_ = 0;
   Index3 count_{1, 1, 1};            // most pixels of any phase, an axis
   std::array<Range, 3> reach_{};     // smallest and one past the largest source offset, an axis
   bool one_member_;                  // columns are channels

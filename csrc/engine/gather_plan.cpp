@@ -58,9 +58,6 @@ Gather<T>::Gather(const PassSpec& spec, const KernelSet<T>& kernels)
   for (const PhaseSet& s : sets_) {
     holes_ |= s.taps == 0;
     max_taps_ = std::max(max_taps_, s.taps);
-    if (s.taps)
-      most_together_ =
-          std::max(most_together_, by_taps_ ? s.taps / static_cast<Index>(s.phase[2]->offset.size()) : s.taps);
   }
   for (int a = 0; a < 3; ++a) {
     std::size_t runs = 1;
@@ -263,9 +260,12 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, budget = static_cast<Index>(spec_.budget);
   const Index item = static_cast<Index>(sizeof(T));
-  Index members = 1, live_sets = 0, all_taps = 0;
-  for (const PhaseSet& s : sets_)
-    if (s.taps) members = std::max(members, s.members), ++live_sets, all_taps += s.taps;
+  Index members = 1, live_sets = 0, all_taps = 0, together = 1;  // taps of a sum
+  for (const PhaseSet& s : sets_) {
+    if (s.taps == 0) continue;
+    members = std::max(members, s.members), ++live_sets, all_taps += s.taps;
+    together = std::max(together, by_taps_ ? s.taps / static_cast<Index>(s.phase[2]->offset.size()) : s.taps);
+  }
   const int widest = widest_block(kernels_, cd_ * members);
   // Channels of a block of so many vectors, and bytes that its results take for each pixel.
   const auto unit = [&](int vectors) { return std::max<Index>(1, vectors * lanes / members); };
@@ -283,7 +283,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   if (!p.pointwise() && meet) chunk = std::min(chunk, kMeetingReduction);
   const GatherSums kept = GatherSums::of(spec_.sums);
   chunk_ = kept.chunk > 0 ? std::min(cs_, kept.chunk) : even_part(cs_, chunk);
-  blocked_ = kept.chunk > 0 ? kept.blocked : chunk_ * most_together_ > kStraight;
+  blocked_ = kept.chunk > 0 ? kept.blocked : chunk_ * together > kStraight;
   const Index image = count_[0] * count_[1] * count_[2], volume = p.n * image;
   const Index most = widest == 1 ? kNarrowBoxPixels : kBoxPixels;
   const Index pixels = std::max<Index>(kLeastShared, most / std::max<Index>(1, live_sets / 2));
