@@ -490,7 +490,7 @@ TEST(Plans, TakeEveryWay) {
            {"4 chunks of 400 pixels in 2 slabs", Unknown::w, make_gather_weights, wide},
            {"in 1 slabs", Unknown::w, make_gather_weights, wide, DType::float32, 48 << 10},
            {"in 4 slabs", Unknown::w, make_gather_weights, side, DType::float32, 72 << 10},
-           {"128 of 256 input channels a task", Unknown::w, make_gather_weights, side, DType::float32, 24 << 10},
+           {"86 of 256 input channels a task", Unknown::w, make_gather_weights, side, DType::float32, 24 << 10},
            {"128 of 256 input channels a task, 3 chunks of 420 pixels in 3 slabs; image in place; 6 tasks", Unknown::w,
             make_gather_weights, problem(1, 1, 256, 8, {1, 35, 35}, {1, 1, 1})},
            {"output channels a task", Unknown::w, make_gather_weights, problem(1, 1, 17, 40, {1, 9, 9}, {1, 1, 1})},
@@ -534,6 +534,30 @@ TEST(Plans, TakeEveryWay) {
     const auto pass = way.make(call.spec(way.budget), plain::set<float, 4, 8, 6>("odd"));
     ASSERT_NE(pass, nullptr) << way.text;
     EXPECT_NE(pass->explain().find(way.text), std::string::npos) << "wanted: " << way.text << "\n" << pass->explain();
+  }
+}
+
+// A budget that leaves two threads room for wide blocks leaves more of them room for others.
+TEST(Plans, CutTasksForManyThreads) {
+  struct Case {
+    Unknown unknown;
+    std::unique_ptr<Pass> (*make)(const PassSpec&, const KernelSet<float>&);
+    Problem problem;
+  };
+  const Problem pointwise = problem(4, 1, 96, 128, {1, 28, 28}, {1, 1, 1});
+  const Problem window = problem(1, 1, 64, 96, {1, 28, 28}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  for (const Case& c :
+       {Case{Unknown::x, make_gather, pointwise}, Case{Unknown::x, make_gather, window},
+        Case{Unknown::w, make_gather_weights, pointwise}, Case{Unknown::w, make_gather_weights, window}}) {
+    const Call call(c.problem, c.unknown, {DType::float32, DType::float32, DType::float32});
+    const auto quarter = static_cast<std::size_t>(c.problem.products()) / static_cast<std::size_t>(c.problem.co);
+    for (const int threads : {2, 4, 8}) {
+      const auto pass = c.make(call.spec(quarter, threads), plain::set<float, 4, 8, 6>("odd"));
+      ASSERT_NE(pass, nullptr);
+      EXPECT_NE(pass->explain().find("on " + std::to_string(threads) + " threads"), std::string::npos)
+          << pass->explain();
+      EXPECT_LE(pass->workspace_bytes(), quarter);
+    }
   }
 }
 

@@ -23,6 +23,10 @@ constexpr Index kNearBytes = 160 << 10;
 // Each task packs its panel: as many rows of so few pixels are quicker without slabs. Halves of so many rows take 1.03
 // times as long on one thread, and 0.77 times on two of three chunks, the last of which one thread would sum (Zen 4).
 constexpr Index kManyRows = 192, kMostPacked = 2048;
+// Packing a vector takes as long as products with so many rows, 0.66 for a lane (0.35 against 0.53 of
+// `gathered_weights`), reading a row again for other columns as long as one with a quarter of a vector: 1v tiles took
+// 1.35, 2v 1.2 and 4v 1.15 times as long as whole blocks on one thread (Zen 4).
+constexpr double kPacking = 0.66, kReading = 0.25;
 
 bool reaches_padding(const Problem& p) {
   bool reaches = false;
@@ -136,6 +140,7 @@ bool GatherWeights<T>::plan() {
     least_slots_ = 1, divides_rows_ = false;
     fit();
   }
+  if (sharers() > 2 && kernels_.any_bstep) divide_among(sharers());
   if (!(swap_ ? spec_.operands.y : spec_.operands.x).plain()) {
     copy_ = true;
     configure(vectors_, rows_, taps_);
@@ -218,6 +223,30 @@ bool GatherWeights<T>::fit() {
   return false;
 }
 
+// For more than two threads: fewer rows a task, and narrower columns, of which the budget holds more panels.
+template <class T>
+void GatherWeights<T>::divide_among(Index threads) {
+  struct {
+    double time = 0;
+    int vectors;
+    Index rows, taps;
+  } best;
+  const Index taps = taps_, least = row_blocks_;
+  const Index most = std::min(cm_, 2 * threads);
+  const auto offer = [&](int v, Index row_blocks) {
+    if (!configure(v, ceil_div(cm_, row_blocks), taps)) return;
+    const double vectors = static_cast<double>(column_cost(kernels_, cn_, v)) / 8, lanes = kernels_.lanes;
+    const auto blocks = static_cast<double>(row_blocks_ * tap_blocks_);
+    const auto rows = blocks * static_cast<double>(round_up(rows_ * taps_, kernels_.gather[v - 1].mr));
+    const double work = vectors * (rows + blocks * kPacking * lanes) + kReading * rows * column_blocks_;
+    const double time = work * waits(slots()) / slots();
+    if (best.time == 0 || time < best.time) best = {time, v, rows_, taps_};
+  };
+  for (int v = vectors_; v >= 1; --v)
+    for (Index blocks = least; blocks <= std::max(least, most); ++blocks) offer(v, blocks);
+  configure(best.vectors, best.rows, best.taps);
+}
+
 template <class T>
 void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
   // Zeros in the padding are harmless while y is finite.
@@ -235,7 +264,7 @@ void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
     sum(o, b, task.units, s, tiles);
     return tiles;
   };
-  slabs_.run<T>(slots(), workspace, tile_elements_, sum_slab, [&](Index result, int number, const T* tiles) {
+  slabs_.run<T>(slots(), slots(), workspace, tile_elements_, sum_slab, [&](Index result, int number, const T* tiles) {
     store(o, block_of(result), tiles, carve(slot(workspace, number)).lines);
   });
 }

@@ -43,6 +43,7 @@ class GatherWeights final : public SlottedPass {
   bool search();
   bool fit();
   Index most_rows(int vectors) const;
+  void divide_among(Index threads);
   bool configure(int vectors, Index rows, Index taps);
   Slot carve(Carver carver) const;
   // Results of a task: columns from n0 on, rows of channels from m0 on, taps from t0 on; rows of them lie `pitch`

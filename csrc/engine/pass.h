@@ -112,7 +112,15 @@ class SlottedPass : public Pass {
   double waits(Index threads) const {
     return static_cast<double>(round_up(tasks_, threads)) / static_cast<double>(tasks_);
   }
+  /// Threads, beyond two, that find enough to do: 5 us of products, several times what they take to begin.
+  int sharers(double products) const {
+    constexpr double kShare = 1 << 19;
+    return static_cast<int>(std::min<double>(spec_.threads, std::max(2.0, products / kShare)));
+  }
+  int sharers() const { return sharers(spec_.problem.products()); }
   int slots() const { return static_cast<int>(slots_); }
+  /// How many times as fast as one thread the slots are, if nothing else limits them.
+  double speedup() const { return static_cast<double>(slots_) / waits(slots_); }
   /// Whether a second thread would find work.
   bool serves_two() const { return room_ > 1; }
   std::string effort() const { return convbwd::effort(tasks_, slots_, workspace_bytes()); }

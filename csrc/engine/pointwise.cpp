@@ -18,6 +18,7 @@ constexpr Index kManyImageBytes = 16 << 20;  // which come from memory: gatherin
 constexpr Index kPacking = 8;                // rows whose products take as long as packing
 constexpr Index kLeastRows = 96;             // of a task
 constexpr Index kFewRows = 12;               // too few to pay for packing the source
+constexpr int kLeastVectors = 2;             // of a panel that is narrower so that more threads have one
 constexpr Index kRows = 24;                  // of a call of the kernel: whole tiles of each
 constexpr Index kLeastChunk = 128;           // of source channels: below, adding up results takes too long
 constexpr Index kAhead = 8;                  // channels: the processor does not fetch ahead from page to page
@@ -67,9 +68,9 @@ class Pointwise final : public SlottedPass, Roles {
     const bool few = cd_ < kLeastRows && cs_ > 3 * columns && columns < cd_ + (in_place_ ? 1 : kPacking);
     if (!planes_meet && (weights_meet || (few && cs_ * plane_ * kSize < kManyImageBytes))) return false;
     if (cd_ < kFewRows || chunk_ < std::min(cs_, in_place_ ? kLeastChunkInPlace : kLeastChunk)) return false;
-    if (copies_weights_) return true;
-    for (divide(); !fits();)
-      if (--packed_ == 0) return false;
+    if (!place()) return false;
+    while (idle() && vectors_ > kLeastVectors)
+      if (--vectors_; !place()) return ++vectors_, place();
     return true;
   }
 
@@ -136,19 +137,20 @@ class Pointwise final : public SlottedPass, Roles {
   }
   Index most_row_blocks() const { return std::max<Index>(1, cd_ / kLeastRows); }
   Index most_panels() const { return std::max(kPixels, kPanelBytes / (chunk_ * kSize)) / width(); }
+  Index wanted_tasks() const { return kMinTasks / 2 * std::max(2, sharers()); }
   Index panels_of_tasks() const {
-    return std::min(most_panels(), spec_.problem.n * ceil_div(plane_, width()) * at_once_ / kMinTasks);
+    return std::min(most_panels(), spec_.problem.n * ceil_div(plane_, width()) * at_once_ / wanted_tasks());
   }
 
   void divide() {
-    const auto missing = [&] { return kMinTasks / (spec_.problem.n * spec_.problem.groups * pixel_blocks_); };
+    const auto missing = [&] { return wanted_tasks() / (spec_.problem.n * spec_.problem.groups * pixel_blocks_); };
     divide_pixels(most_panels());
     const bool far_weights = cs_ * cd_ * kSize > kFarBytes;
     divide_rows(far_weights && !far(image(spec_.operands)) ? missing() : 1);
     divide_pixels(panels_of_tasks());
     divide_rows(missing());
     const Index tasks = spec_.problem.n * pixel_blocks_ * sections();
-    if (spec_.threads > 1 && tasks < 2 * kMinTasks && tasks % 2 > 0) divide_rows(2 * row_blocks_);
+    if (spec_.threads > 1 && tasks < 2 * wanted_tasks() && tasks % 2 > 0) divide_rows(2 * row_blocks_);
   }
 
   // With copies of weights. Where not all fit, sections take turns, and each turn packs its pixels again.
@@ -164,6 +166,17 @@ class Pointwise final : public SlottedPass, Roles {
     }
     return false;
   }
+
+  // Fewer panels at a time leave room for more threads.
+  bool place() {
+    if (copies_weights_ && !divide_copied()) return false;
+    if (!copies_weights_)
+      for (divide(); !fits();)
+        if (--packed_ == 0) return false;
+    while (idle() && packed_ > 1) --packed_, fits();
+    return true;
+  }
+  bool idle() const { return slots() < std::min<Index>(sharers(), tasks_); }
 
   bool fits() {
     const Index copied = copies_weights_ ? round_up(at_once_ * copy_elements() * kSize, 64) : 0;

@@ -51,9 +51,9 @@ struct Slabs {
 
   /// `sum(task, slot, to)` sums a task's units, to `to` where there are several slabs, and returns where the sums are,
   /// null if they need no storing. `store(result, slot, sums)` takes those of all units of a result. `shared` holds
-  /// bytes().
+  /// bytes(). Slabs are added by `threads`, which are as many as slots unless those share what a task does.
   template <class T, class Sum, class Store>
-  void run(int slots, std::byte* shared, Index elements, const Sum& sum, const Store& store) const {
+  void run(int slots, int threads, std::byte* shared, Index elements, const Sum& sum, const Store& store) const {
     const Index step = pitch<T>(elements);
     T* const parts = reinterpret_cast<T*>(shared);
     parallel_for(tasks(), slots, [&](Index i, int slot) {
@@ -62,12 +62,15 @@ struct Slabs {
       if (sums && !several()) store(t.result, slot, sums);
     });
     if (!several()) return;
-    parallel_for(results, tasks() * elements < kFewAdditions ? 1 : slots, [&](Index i, int slot) {
-      T* const sums = parts + i * count * step;
+    const bool few = tasks() * elements < kFewAdditions;
+    const Index pieces = few ? 1 : ceil_div(threads, results);
+    parallel_for(results * pieces, few ? 1 : threads, [&](Index i, int) {
+      T* const sums = parts + i / pieces * count * step;
+      const Index begin = i % pieces * elements / pieces, end = (i % pieces + 1) * elements / pieces;
       for (Index slab = 1; slab < count; ++slab)
-        for (Index e = 0; e < elements; ++e) sums[e] += sums[slab * step + e];
-      store(i, slot, sums);
+        for (Index e = begin; e < end; ++e) sums[e] += sums[slab * step + e];
     });
+    parallel_for(results, few ? 1 : slots, [&](Index i, int slot) { store(i, slot, parts + i * count * step); });
   }
 
  private:

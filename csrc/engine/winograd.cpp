@@ -60,11 +60,22 @@ class Winograd final : public Tiled<T>, Roles {
               for (Cut c{most_tiles(order, prepack, panels, chunk, sources), chunk, panels, slots, prepack, order};
                    c.tiles >= kLeastTiles; c.tiles = c.tiles * 3 / 4)
                 if (configure(c)) {
-                  if (const double cost = this->cost(); !best || cost < least) best = c, least = cost;
+                  this->estimate();
+                  if (!best || this->cost_ < least) best = c, least = this->cost_;
                   break;
                 }
     }
-    return best && configure(*best);
+    if (!best || !configure(*best)) return false;
+    this->estimate();
+    if (const double apart = this->speedup(); spec_.threads > apart) {
+      for (const bool prepack : {true, false})
+        for (at_once_ = fewest_panels(); at_once_ >= 1; at_once_ /= 2)
+          if (configure({best->tiles, best->chunk, fewest_panels(), 1, prepack, Order::together}) &&
+              this->together_pays(boxes_ * spec_.problem.groups, apart))
+            return true;
+      return configure(*best);
+    }
+    return true;
   }
 
   // Time relative to a direct pass: products, transforms of tiles and results, weights. Few tiles may wait for weights
@@ -91,9 +102,10 @@ class Winograd final : public Tiled<T>, Roles {
       << 'x' << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
       << " source channels, panels of " << width_ << " of " << cd_ << "; weights transformed "
       << (prepack_ ? "once" : "for each box")
-      << (order_ == Order::boxes    ? ""
-          : order_ == Order::panels ? ", panels of a box shared"
-                                    : ", the source for each panel")
+      << (order_ == Order::boxes     ? ""
+          : order_ == Order::panels  ? ", panels of a box shared"
+          : order_ == Order::streams ? ", the source for each panel"
+                                     : ", channels and frequencies of a box shared")
       << "; " << this->effort();
     return s.str();
   }
@@ -112,7 +124,7 @@ class Winograd final : public Tiled<T>, Roles {
     if (prepack_)
       parallel_for(groups * panels_ * chunks, slots, [&](Index i, int slot) {
         const Index k0 = i % chunks * chunk_, panel = i / chunks % panels_, g = i / chunks / panels_;
-        weights(o.w, g, panel, k0, slot_of(slot), chunk_of_weights(all.u, g, panel, k0));
+        weights(o.w, g, panel, chunk_from(k0), chunk_from(k0), slot_of(slot), chunk_of_weights(all.u, g, panel, k0));
       });
     const auto transform_one = [&](Index i, Index c, const Slot& s) {
       if (fit.load(std::memory_order_relaxed) && !transform(o, i / boxes_, this->box(i % boxes_), c, s))
@@ -141,14 +153,20 @@ class Winograd final : public Tiled<T>, Roles {
       case Order::streams:
         parallel_for(boxes * panels_, slots,
                      [&](Index i, int slot) { multiply_one(i / panels_, i % panels_, slot_of(slot)); });
+        break;
+      case Order::together:
+        for (Index i = 0; i < boxes && fit; ++i)
+          if (!run_together(o, i / boxes_, this->box(i % boxes_), all, slot_of)) fit = false;
     }
     if (!fit) direct_->run(o, workspace);
   }
 
  private:
   // What threads share: boxes; the panels of one box after the other, whose tiles they transform together; or panels of
-  // all boxes, each of which transforms the tiles itself, a chunk at a time, and needs room for no more.
-  enum class Order { boxes, panels, streams };
+  // all boxes, each of which transforms the tiles itself, a chunk at a time, and needs room for no more; or, where more
+  // threads than these have room wait, channels and frequencies of one box after the other.
+  enum class Order { boxes, panels, streams, together };
+  bool shares_box() const { return order_ == Order::panels || order_ == Order::together; }
   bool streamed() const { return order_ == Order::streams; }
 
   // Boxes of about so many tiles, sums of about so many products at a time, and for how many tasks the budget has room
@@ -160,7 +178,7 @@ class Winograd final : public Tiled<T>, Roles {
   };
 
   struct Shared {
-    T *u, *v;
+    T *u, *v, *m;
     Index bytes;
   };
   struct Slot {
@@ -186,7 +204,10 @@ class Winograd final : public Tiled<T>, Roles {
     cut_into(c.tiles);
     prepack_ = c.prepack, order_ = c.order, panels_ = c.panels;
     const Index boxes = boxes_ * spec_.problem.groups;
-    const Index tasks = order_ == Order::boxes ? boxes : order_ == Order::panels ? panels_ : boxes * panels_;
+    const Index tasks = order_ == Order::boxes      ? boxes
+                        : order_ == Order::panels   ? panels_
+                        : order_ == Order::together ? at_once_ * frequencies_
+                                                    : boxes * panels_;
     if (prepack_ && boxes_ == 1) return false;
     // Two threads share an even number of a few.
     if (c.slots > 1 && (tasks == 1 || (tasks < kMinTasks && tasks % 2 > 0))) return false;
@@ -203,17 +224,22 @@ class Winograd final : public Tiled<T>, Roles {
   Shared carve_shared(Carver carver) const {
     Shared s{};
     if (prepack_) s.u = carver.take<T>(spec_.problem.groups * panels_ * frequencies_ * ustep_);
-    if (order_ == Order::panels) s.v = carver.take<T>(frequencies_ * vstep_);
+    if (shares_box()) s.v = carver.take<T>(frequencies_ * vstep_);
+    if (order_ == Order::together) {
+      if (!prepack_) s.u = carver.take<T>(at_once_ * frequencies_ * ustep_);
+      s.m = carver.take<T>(at_once_ * results() * frequencies_ * mstep_);
+    }
     s.bytes = carver.used();
     return s;
   }
   Slot carve(Carver carver, const Shared& shared) const {
     Slot s{};
-    s.v = order_ == Order::panels ? shared.v : carver.take<T>(frequencies_ * vstep_);
-    s.u = prepack_ ? shared.u : carver.take<T>(frequencies_ * ustep_);
-    s.m = carver.take<T>(results_at_a_time() * frequencies_ * mstep_);
-    s.pixels = carver.take<T>(
-        std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * results() * this->tiles(step_) * width_));
+    const bool together = order_ == Order::together;
+    s.v = shares_box() ? shared.v : carver.take<T>(frequencies_ * vstep_);
+    s.u = prepack_ || together ? shared.u : carver.take<T>(frequencies_ * ustep_);
+    s.m = together ? shared.m : carver.take<T>(results_at_a_time() * frequencies_ * mstep_);
+    s.pixels = carver.take<T>(std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * results() *
+                                                                    this->tiles(step_) * (together ? lanes_ : width_)));
     s.weights = carver.take<T>(kWeightBlock * taps_ * width_ + lanes_);
     s.taps = carver.take<T>(round_up(taps_, lanes_) * lanes_);
     s.lines = carver.take<T>(kMostRows * lanes_);
@@ -238,16 +264,18 @@ class Winograd final : public Tiled<T>, Roles {
   T* chunk_of_weights(T* u, Index g, Index panel, Index k0) const {
     return u + (g * panels_ + panel) * frequencies_ * ustep_ + k0 * parts_ * panel_columns(panel);
   }
-  // Transforms the weights of a panel for a chunk of source channels to u[frequency][part][source channel][column].
-  void weights(const View& w, Index g, Index panel, Index k0, const Slot& s, T* u) const {
+  Range chunk_from(Index k) const { return {k, std::min(k + chunk_, cs_)}; }
+  // Transforms the weights of a panel for some source channels of a chunk to
+  // u[frequency][part][source channel][column].
+  void weights(const View& w, Index g, Index panel, Range chunk, Range sources, const Slot& s, T* u) const {
     const Index3& window = spec_.problem.w;
-    const Index all = panel_columns(panel), k1 = std::min(k0 + chunk_, cs_);
+    const Index all = panel_columns(panel);
     // Where source channels lie side by side, as many of them as a line has, of fewer columns.
     const bool across = w.plain() && w.stride[weight_k_] == 1 && all > lanes_;
     const Index columns = across ? lanes_ : all, most = kWeightBlock * all / columns;
-    for (Index k = k0; k < k1; k += most)
+    for (Index k = sources.begin; k < sources.end; k += most)
       for (Index n = 0; n < all; n += columns) {
-        const Index count = std::min(most, k1 - k), elements = count * columns * taps_;
+        const Index count = std::min(most, sources.end - k), elements = count * columns * taps_;
         Index5 at{}, size{0, 0, window[0], window[1], window[2]}, step{0, 0, window[1] * window[2], window[2], 1};
         at[0] = g * spec_.problem.co;
         at[weight_n_] += panel_begin(panel) + n, size[weight_n_] = std::min(columns, panel_size(panel) - n);
@@ -269,9 +297,9 @@ class Winograd final : public Tiled<T>, Roles {
           std::fill_n(s.weights + elements, lanes_, T{});
         }
         for (Index i = 0; i < count; ++i)
-          transforms_.weights(u + n + (k - k0 + i) * all, (k1 - k0) * all, ustep_, from + i * step[weight_k_],
-                              step[weight_n_], ahead, static_cast<int>(taps_), tap_.data(), static_cast<int>(parts_),
-                              static_cast<int>(columns / lanes_), s.taps);
+          transforms_.weights(u + n + (k - chunk.begin + i) * all, chunk.size() * all, ustep_,
+                              from + i * step[weight_k_], step[weight_n_], ahead, static_cast<int>(taps_), tap_.data(),
+                              static_cast<int>(parts_), static_cast<int>(columns / lanes_), s.taps);
       }
   }
   // Whether the kernel can read such a part of the weights where it is: taps side by side, in whole vectors that do not
@@ -294,11 +322,13 @@ class Winograd final : public Tiled<T>, Roles {
                            });
   }
 
+  const GatherKernel<T>& kernel(Index panel) const {
+    return gathering_kernel(kernels_, panel_size(panel), this->mixes_more() || this->few_frequencies() || long_sums());
+  }
+
   // A panel of the results of a box. Returns whether transforms may mix the values.
   bool multiply(const Operands& o, Index g, const Box& b, Index panel, const Slot& s) const {
-    const Index columns = panel_columns(panel);
-    const GatherKernel<T>& kernel =
-        gathering_kernel(kernels_, panel_size(panel), this->mixes_more() || this->few_frequencies() || long_sums());
+    const Range columns{0, panel_columns(panel)};
     const auto to = this->rows_of(destination(o), b, false);
     const Window w = this->window(to, b, false);
     bool good = true;
@@ -307,26 +337,78 @@ class Winograd final : public Tiled<T>, Roles {
       for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
         k1 = prepack_ && !streamed() ? cs_ : std::min(k0 + chunk_, cs_);
         for (Index c = k0; c < k1 && streamed(); c += lanes_) good &= transform(o, g, b, c, s);
-        if (!prepack_) weights(o.w, g, panel, k0, s, s.u);
+        if (!prepack_) weights(o.w, g, panel, {k0, k1}, {k0, k1}, s, s.u);
         for (Index result = first; result < last; ++result)
-          multiply_tiles(b, result, {k0, k1}, kernel, s.v + (streamed() ? 0 : k0 * source_tiles_),
-                         prepack_ ? chunk_of_weights(s.u, g, panel, k0) : s.u, columns,
+          multiply_tiles(b, result, {k0, k1}, {0, frequencies_}, panel, s.v + (streamed() ? 0 : k0 * source_tiles_),
+                         prepack_ ? chunk_of_weights(s.u, g, panel, k0) : s.u,
                          s.m + (result - first) * frequencies_ * mstep_);
       }
       for (Index result = first; result < last; ++result)
-        good &= form(w, b, result, s.m + (result - first) * frequencies_ * mstep_, columns, s.pixels);
+        good &= form(w, b, result, s.m + (result - first) * frequencies_ * mstep_, panel, columns, s.pixels);
     }
-    this->clear(s.pixels, {w.size[0], w.size[2], w.size[3], w.size[4]}, columns, [&](std::size_t a, Index position) {
-      const Index sets = a == 1 ? axes_[1].sets : 1, at = position - (a == 1 ? b.set : 0);
-      return at % sets == 0 ? at / sets - w.at[2 + a] : -1;
-    });
-    store(o, to.image, w, g, panel, s);
+    store(o, to.image, w, g, b, panel, columns, s);
     return good;
   }
 
-  // The tiles of a box, of a set of results: m = v * u, or m += v * u.
-  void multiply_tiles(const Box& b, Index result, Range sources, const GatherKernel<T>& kernel, const T* v, const T* u,
-                      Index columns, T* m) const {
+  // A box whose source channels, weights, frequencies and results threads share, one after the other.
+  template <class SlotOf>
+  bool run_together(const Operands& o, Index g, const Box& b, const Shared& all, const SlotOf& slot_of) const {
+    const int slots = this->slots();
+    std::atomic<bool> good{true};
+    parallel_for(ceil_div(cs_, lanes_), slots, [&](Index vector, int slot) {
+      if (!transform(o, g, b, vector * lanes_, slot_of(slot))) good = false;
+    });
+    for (Index panel = 0; panel < panels_ && good; panel += at_once_)
+      if (!multiply_together(o, g, b, {panel, std::min(panel + at_once_, panels_)}, all, slot_of)) good = false;
+    return good;
+  }
+  template <class SlotOf>
+  bool multiply_together(const Operands& o, Index g, const Box& b, Range panels, const Shared& all,
+                         const SlotOf& slot_of) const {
+    const int slots = this->slots();
+    const auto results_of = [&](Index panel) {
+      return all.m + (panel - panels.begin) * results() * frequencies_ * mstep_;
+    };
+    for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
+      k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
+      const auto u = [&](Index panel) {
+        return prepack_ ? chunk_of_weights(all.u, g, panel, k0)
+                        : all.u + (panel - panels.begin) * frequencies_ * ustep_;
+      };
+      const Index blocks = prepack_ ? 0 : ceil_div(k1 - k0, lanes_);
+      parallel_for(panels.size() * blocks, slots, [&](Index i, int slot) {
+        const Index panel = panels.begin + i / blocks, k = k0 + i % blocks * lanes_;
+        weights(o.w, g, panel, {k0, k1}, {k, std::min(k + lanes_, k1)}, slot_of(slot), u(panel));
+      });
+      parallel_for(panels.size() * slots, slots, [&](Index i, int) {
+        const Index panel = panels.begin + i / slots, piece = i % slots;
+        for (Index result = 0; result < results(); ++result)
+          multiply_tiles(b, result, {k0, k1}, {piece * frequencies_ / slots, (piece + 1) * frequencies_ / slots}, panel,
+                         all.v + k0 * source_tiles_, u(panel), results_of(panel) + result * frequencies_ * mstep_);
+      });
+    }
+    const auto to = this->rows_of(destination(o), b, false);
+    const Window w = this->window(to, b, false);
+    const Index vectors = width_ / lanes_;
+    std::atomic<bool> good{true};
+    parallel_for(panels.size() * vectors, slots, [&](Index i, int slot) {
+      const Index panel = panels.begin + i / vectors, first = i % vectors * lanes_;
+      if (first >= panel_columns(panel)) return;
+      const Slot s = slot_of(slot);
+      for (Index result = 0; result < results(); ++result)
+        if (!form(w, b, result, results_of(panel) + result * frequencies_ * mstep_, panel, {first, first + lanes_},
+                  s.pixels))
+          good = false;
+      store(o, to.image, w, g, b, panel, {first, first + lanes_}, s);
+    });
+    return good;
+  }
+
+  // The tiles of a box, of a set of results, some of the frequencies: m = v * u, or m += v * u.
+  void multiply_tiles(const Box& b, Index result, Range sources, Range frequencies, Index panel, const T* v, const T* u,
+                      T* m) const {
+    const GatherKernel<T>& kernel = this->kernel(panel);
+    const Index columns = panel_columns(panel);
     std::ptrdiff_t row[kMostTiles], crow[kMostTiles];
     const Index tiles = this->tiles(b);
     for (Index t = 0; t < tiles; ++t) {
@@ -334,7 +416,7 @@ class Winograd final : public Tiled<T>, Roles {
       crow[t] = t * columns;
     }
     Segment segments[kMostParts];
-    for (Index f = 0; f < frequencies_; ++f)
+    for (Index f = frequencies.begin; f < frequencies.end; ++f)
       for (Index k = sources.begin; k < sources.end; k += chunk_) {
         const Index len = std::min(chunk_, sources.end - k);
         Index count = 0;
@@ -348,30 +430,36 @@ class Winograd final : public Tiled<T>, Roles {
       }
   }
 
-  // Transforms the frequencies of a set of results to pixels.
-  bool form(const Window& w, const Box& b, Index result, const T* m, Index columns, T* pixels) const {
+  // Transforms the frequencies of a set of results, some columns of a panel, to pixels.
+  bool form(const Window& w, const Box& b, Index result, const T* m, Index panel, Range columns, T* pixels) const {
     const Index sets = axes_[2].sets, down = this->apart(1, false), across = this->apart(2, false);
-    const Index row = w.size[4] * columns, plane = w.size[3] * row;
+    const Index all = panel_columns(panel), row = w.size[4] * columns.size(), plane = w.size[3] * row;
     const Index top = result / axes_[2].results, left = result % axes_[2].results;
     bool good = true;
     for (Index i = 0; i < b.n * b.d; ++i)
-      for (Index line = 0; line < this->lines(b); ++line, m += b.w * columns)
-        for (Index j = 0; j < columns; j += lanes_) {
+      for (Index line = 0; line < this->lines(b); ++line, m += b.w * all)
+        for (Index j = 0; j < columns.size(); j += lanes_) {
           T* rows[kMostTileRows];
           const Index column = left + line % sets;
           for (Index r = 0; r < axes_[1].tile; ++r) {
             const Index y = down * (axes_[1].tile * (line / sets) + r) + top;
-            rows[r] = y < w.size[3] ? pixels + i * plane + y * row + column * columns + j : nullptr;
+            rows[r] = y < w.size[3] ? pixels + i * plane + y * row + column * columns.size() + j : nullptr;
           }
-          good &= transforms_.output(rows, across * columns, ceil_div(w.size[4] - column, across), m + j, mstep_,
-                                     columns, b.w);
+          good &= transforms_.output(rows, across * columns.size(), ceil_div(w.size[4] - column, across),
+                                     m + columns.begin + j, mstep_, all, b.w);
         }
     return good;
   }
 
-  // Pixels to their place among the rows `d` of the result.
-  void store(const Operands& o, const View& d, Window w, Index g, Index panel, const Slot& s) const {
-    const Index columns = panel_columns(panel), n = panel_size(panel), channel = g * cd_ + panel_begin(panel);
+  // Pixels, of some columns of a panel, to their place among the rows `d` of the result.
+  void store(const Operands& o, const View& d, Window w, Index g, const Box& b, Index panel, Range of_panel,
+             const Slot& s) const {
+    const Index columns = of_panel.size(), n = std::min(of_panel.end, panel_size(panel)) - of_panel.begin;
+    const Index channel = g * cd_ + panel_begin(panel) + of_panel.begin;
+    this->clear(s.pixels, {w.size[0], w.size[2], w.size[3], w.size[4]}, columns, [&](std::size_t a, Index position) {
+      const Index sets = a == 1 ? axes_[1].sets : 1, at = position - (a == 1 ? b.set : 0);
+      return at % sets == 0 ? at / sets - w.at[2 + a] : -1;
+    });
     if (w.pixels() == 0) return;  // one row less than other sets have
     if (o.bias.data) {
       load_bias(kernels_, s.bias, o.bias, channel, n);
@@ -397,7 +485,7 @@ class Winograd final : public Tiled<T>, Roles {
   bool prepack_ = false;
   Order order_ = Order::boxes;
   const Index vectors_;
-  Index panels_ = 1, width_ = 1;
+  Index panels_ = 1, width_ = 1, at_once_ = 1;  // panels, of so many columns, and how many threads share at a time
   Index chunk_ = 1, ustep_ = 0, vstep_ = 0, mstep_ = 0;
 };
 

@@ -40,6 +40,9 @@ constexpr Index kBesideWeights = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15
 // it costs one thread and two. So does one whose threads read what others wrote, for each so many columns (Zen 4: two
 // threads take 0.55 of one's time with 64, 0.85 with 16).
 constexpr double kMuchWork = 1 << 22, kAlone = 1.4, kTogether = 3.2;
+// What threads that share a box's channels and frequencies do of what they would do apart: they wait for each other and
+// read what others wrote. Two of them take 0.74 of one's time (Zen 4, 24 gradients of weights).
+constexpr double kSharing = 0.55;
 // Bringing in tiles of rows that run across those of memory takes so many times as long.
 constexpr double kTurned = 3;
 constexpr Index kFourierTaps = 4;     // of fewer Fourier transforms save no more products than others
@@ -161,13 +164,8 @@ class Tiled : public GuardedPass {
         lanes_(kernels_.lanes),
         idle_(choice.idle),
         tap_(list_taps()) {}
-  double nanoseconds() const override {
-    constexpr double kPass = 3000;  // fitted with `Costs` to a Zen 5
-    return kPass + relative_time() * direct_nanoseconds(spec_, kernels_, false) + this->apart_nanoseconds();
-  }
-  double cost() const override {
-    return nanoseconds() * (this->serves_two() || spec_.problem.products() < kMuchWork ? together() : kAlone);
-  }
+  double nanoseconds() const override { return nanoseconds_; }
+  double cost() const override { return cost_; }
   Index3 tile() const override {
     return {step_.d, axes_[1].out * axes_[1].tile * step_.h, axes_[2].out * axes_[2].tile * step_.w};
   }
@@ -177,6 +175,18 @@ class Tiled : public GuardedPass {
   virtual double relative_time() const = 0;
   // How much more it counts as threads wait for each other.
   virtual double together() const { return 1; }
+  // Whether threads that share so many boxes, one after the other, are faster than those that share tasks.
+  bool together_pays(Index boxes, double apart) const {
+    const int sharers = this->sharers(spec_.problem.products() / static_cast<double>(boxes));
+    return kSharing * std::min(this->slots(), sharers) > apart;
+  }
+  // Estimates the tasks as they are cut now.
+  void estimate() {
+    constexpr double kPass = 3000;  // fitted with `Costs` to a Zen 5
+    const bool alone = !this->serves_two() && spec_.problem.products() >= kMuchWork;
+    nanoseconds_ = kPass + relative_time() * direct_nanoseconds(spec_, kernels_, false) + apart_nanoseconds();
+    cost_ = nanoseconds_ * (alone ? kAlone : together());
+  }
   // Short rows of one set among several, beyond L2: of the lines that come with them few are read or written. Fitted to
   // 13 problems of 16 to 512 channels on planes of 14x14 to 28x28, every second row (Zen 5).
   double apart_nanoseconds() const {
@@ -438,6 +448,7 @@ class Tiled : public GuardedPass {
   const std::array<std::vector<Index>, 3> idle_;
   const std::vector<int> tap_;
   Box step_{};
+  double nanoseconds_ = 0, cost_ = 0;
   Index size_[4]{}, count_[4]{}, row_sets_ = 1, boxes_ = 1, grid_tiles_ = 1, source_tiles_ = 1;
 };
 

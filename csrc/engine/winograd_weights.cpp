@@ -46,10 +46,18 @@ class WinogradWeights final : public Tiled<T> {
            {Cut{2 * kBlock}, Cut{kBlock}, Cut{kBlock, 2}, Cut{kBlock, 2, 2}, Cut{kBlock, 4, 2}, Cut{kBlock, 4, 4}})
         for (c.slots = slots, c.tiles = kChunk; c.tiles >= kLeastTiles; c.tiles = c.tiles * 3 / 4)
           if (configure(c) && tasks_ >= (c.block > kBlock ? kMinTasks / 2 : slots)) {
-            if (const double cost = this->cost(); !best || cost < least) best = c, least = cost;
+            this->estimate();
+            if (!best || this->cost_ < least) best = c, least = this->cost_;
             break;
           }
-    return best && configure(*best);
+    if (!best || !configure(*best)) return false;
+    this->estimate();
+    if (const double apart = this->speedup(); spec_.threads > apart) {
+      together_ = true;
+      if (!share_out(*best) || !this->together_pays(boxes_ * slabs_.results, apart))
+        together_ = false, share_out(*best);
+    }
+    return true;
   }
 
   double relative_time() const override {
@@ -66,30 +74,30 @@ class WinogradWeights final : public Tiled<T> {
     s << "winograd w " << this->name() << " (" << kernels_.name << "): boxes of " << step_.n << 'x' << step_.d << 'x'
       << step_.h << 'x' << step_.w << " tiles, " << rows_ << " of " << spec_.problem.ci << " input channels by "
       << panels_ * width_ << " of " << spec_.problem.co << " output channels a task, " << boxes_ << " boxes in "
-      << slabs_.count << " slabs; " << this->effort();
+      << slabs_.count << " slabs; " << (together_ ? "shared by all threads, " : "") << this->effort();
     return s.str();
   }
 
   void run(const Operands& o, std::byte* workspace) const override {
     std::atomic<bool> fit{true};
     const auto sum = [&](const Slabs::Task& task, int slot, T* c) {
-      Slot s = carve(this->slot(workspace, slot));
+      Slot s = carve(workspace, slot);
       if (c) s.c = c;
       const Block b = block_of(task.result);
       for (Index j = task.units.begin; j < task.units.end && fit; ++j)
-        if (!add(o, b, this->box(j), s, j > task.units.begin)) fit = false;
+        if (!add(o, b, this->box(j), s, workspace, j > task.units.begin)) fit = false;
       return s.c;
     };
-    slabs_.template run<T>(this->slots(), workspace, slab_elements(), sum, [&](Index block, int slot, const T* c) {
-      if (fit && !store(o, block_of(block), c, carve(this->slot(workspace, slot)))) fit = false;
-    });
+    slabs_.template run<T>(together_ ? 1 : this->slots(), this->slots(), workspace, slab_elements(), sum,
+                           [&](Index block, int slot, const T* c) {
+                             if (fit && !store(o, block_of(block), c, carve(workspace, slot), workspace)) fit = false;
+                           });
     if (!fit) direct_->run(o, workspace);
   }
 
  private:
   struct Slot {
     T *c, *v, *b, *pixels, *lines;
-    Index bytes;
   };
   // Results of a task: input channels from m0 on, output channels from n0 on.
   struct Block {
@@ -131,18 +139,42 @@ class WinogradWeights final : public Tiled<T> {
         return b.m * b.n;
       });
     }
-    return this->share(slabs_.tasks(), slabs_.bytes<T>(slab_elements()), carve({}).bytes, c.slots);
+    return share_out(c);
+  }
+  // Tasks have sums and tiles of their own; or all threads work on one task after the other, and only have room of
+  // their own to bring in pixels.
+  bool share_out(const Cut& c) {
+    Carver sums, scratch;
+    Slot s;
+    take_sums(sums, s), take_scratch(scratch, s);
+    const Index slabs = slabs_.bytes<T>(slab_elements());
+    return together_ ? this->share(panels_ * frequencies_, slabs + sums.used(), scratch.used())
+                     : this->share(slabs_.tasks(), slabs, sums.used() + scratch.used(), c.slots);
   }
   Index slab_elements() const { return panels_ * parts_ * frequencies_ * cstep_; }
-  Slot carve(Carver carver) const {
-    Slot s{};
+  void take_sums(Carver& carver, Slot& s) const {
     if (!slabs_.several()) s.c = carver.take<T>(slab_elements());
     s.v = carver.take<T>(frequencies_ * vstep_);
     s.b = carver.take<T>(panels_ * frequencies_ * bstep_);
+  }
+  void take_scratch(Carver& carver, Slot& s) const {
     s.pixels = carver.take<T>(std::max(this->window_elements(), store_channels_ * taps_ * width_));
     s.lines = carver.take<T>(kMostRows * lanes_);
-    s.bytes = carver.used();
+  }
+  Slot carve(std::byte* workspace, int number) const {
+    Slot s{};
+    Carver own = this->slot(workspace, number), shared = workspace + slabs_.bytes<T>(slab_elements());
+    take_sums(together_ ? shared : own, s), take_scratch(own, s);
     return s;
+  }
+  // Calls f(unit, scratch of the thread) for what a task is made of.
+  template <class F>
+  void each(Index units, const Slot& s, std::byte* workspace, F&& f) const {
+    parallel_for(units, together_ ? this->slots() : 1, [&](Index i, int number) {
+      Slot own = s;
+      if (Carver scratch = this->slot(workspace, number); together_) take_scratch(scratch, own);
+      f(i, own);
+    });
   }
   Block block_of(Index i) const {
     const Problem& p = spec_.problem;
@@ -156,30 +188,43 @@ class WinogradWeights final : public Tiled<T> {
 
   // Adds the sums over the tiles of a box to c[panel][part][frequency][input channel][column]. Returns whether
   // transforms may mix the values.
-  bool add(const Operands& o, const Block& r, const Box& b, const Slot& s, bool accumulate) const {
-    const Problem& p = spec_.problem;
-    bool good = true;
-    for (Index m = 0; m < r.m; m += lanes_)
-      good &= this->each_line(o.x, r.g * p.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
-                              [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
-                                transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows,
-                                                  this->apart(2, true) * lanes_, first, width, tiles);
-                              });
-    for (Index n = 0; n < r.n; n += lanes_) {
-      const Index columns = panel_columns(r, n / width_);
-      T* const to = s.b + n / width_ * frequencies_ * bstep_ + n % width_;
-      good &= this->each_line(o.y, r.g * p.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
-                              [&](const T* const* rows, Index, Index width, Index tile, Index tiles) {
-                                transforms_.gradient(to + tile * columns, bstep_, columns, rows,
-                                                     this->apart(2, false) * lanes_, width, tiles);
-                              });
-    }
-    for (Index panel = 0; panel * width_ < r.n; ++panel) multiply(r, b, panel, s, accumulate);
+  bool add(const Operands& o, const Block& r, const Box& b, const Slot& task, std::byte* workspace,
+           bool accumulate) const {
+    const Index rows = ceil_div(r.m, lanes_), columns = ceil_div(r.n, lanes_);
+    std::atomic<bool> good{true};
+    each(rows + columns, task, workspace, [&](Index i, const Slot& s) {
+      if (i < rows ? !transform_rows(o.x, r, b, i * lanes_, s) : !transform_columns(o.y, r, b, (i - rows) * lanes_, s))
+        good = false;
+    });
+    const Index pieces = together_ ? this->slots() : 1;
+    each(ceil_div(r.n, width_) * pieces, task, workspace, [&](Index i, const Slot& s) {
+      const Index piece = i % pieces;
+      multiply(r, b, i / pieces, {piece * frequencies_ / pieces, (piece + 1) * frequencies_ / pieces}, s, accumulate);
+    });
     return good;
   }
 
-  // The columns of a panel.
-  void multiply(const Block& r, const Box& b, Index panel, const Slot& s, bool accumulate) const {
+  // A vector of input channels, from m on, to v[frequency][vector][tile].
+  bool transform_rows(const View& x, const Block& r, const Box& b, Index m, const Slot& s) const {
+    return this->each_line(x, r.g * spec_.problem.ci + r.m0 + m, std::min(lanes_, r.m - m), b, true, s.pixels,
+                           [&](const T* const* rows, Index first, Index width, Index tile, Index tiles) {
+                             transforms_.image(s.v + m * source_tiles_ + tile * lanes_, vstep_, lanes_, rows,
+                                               this->apart(2, true) * lanes_, first, width, tiles);
+                           });
+  }
+  // A vector of output channels, from n on, to b[panel][frequency][tile][column].
+  bool transform_columns(const View& y, const Block& r, const Box& b, Index n, const Slot& s) const {
+    const Index columns = panel_columns(r, n / width_);
+    T* const to = s.b + n / width_ * frequencies_ * bstep_ + n % width_;
+    return this->each_line(y, r.g * spec_.problem.co + r.n0 + n, std::min(lanes_, r.n - n), b, false, s.pixels,
+                           [&](const T* const* rows, Index, Index width, Index tile, Index tiles) {
+                             transforms_.gradient(to + tile * columns, bstep_, columns, rows,
+                                                  this->apart(2, false) * lanes_, width, tiles);
+                           });
+  }
+
+  // The columns of a panel, some of the frequencies.
+  void multiply(const Block& r, const Box& b, Index panel, Range frequencies, const Slot& s, bool accumulate) const {
     std::ptrdiff_t row[kMostChannels], crow[kMostChannels];
     Segment segments[kMostTiles];
     const Runs runs = runs_of(b);
@@ -197,7 +242,7 @@ class WinogradWeights final : public Tiled<T> {
         const Index tile = i * runs.size;
         segments[i] = {(first + this->line_at(b, tile / b.w)) * lanes_, tile * columns, runs.size};
       }
-      for (Index f = 0; f < frequencies_; ++f) {
+      for (Index f = frequencies.begin; f < frequencies.end; ++f) {
         T* const to = s.c + ((panel * parts_ + part) * frequencies_ + f) * cstep_;
         if (!this->uses(of_window, f)) {
           if (!accumulate) std::fill_n(to, r.m * columns, T{});
@@ -223,35 +268,39 @@ class WinogradWeights final : public Tiled<T> {
 
   // Transforms the sums of a block back, so many channels of a panel's columns at a time. Returns whether that could
   // mix the values.
-  bool store(const Operands& o, const Block& r, const T* c, const Slot& s) const {
-    const View& w = o.w;
+  bool store(const Operands& o, const Block& r, const T* c, const Slot& task, std::byte* workspace) const {
+    const Index of_panel = ceil_div(r.m, store_channels_);
+    std::atomic<bool> good{true};
+    each(ceil_div(r.n, width_) * of_panel, task, workspace, [&](Index i, const Slot& s) {
+      if (!store_some(o.w, r, c, i / of_panel, i % of_panel * store_channels_, s)) good = false;
+    });
+    return good;
+  }
+  // Of the input channels from m on.
+  bool store_some(const View& w, const Block& r, const T* c, Index panel, Index m, const Slot& s) const {
     const Index3& window = spec_.problem.w;
     const Index plane = window[1] * window[2];
     const bool taps_dense =
         w.stride[3] == window[2] * w.stride[4] && (window[0] == 1 || w.stride[2] == plane * w.stride[4]);
     const bool join = taps_dense && w.stride[1] == taps_ * w.stride[4];
+    const Index columns = panel_columns(r, panel), n = std::min(width_, r.n - panel * width_);
+    const Index count = std::min(store_channels_, r.m - m);
     bool good = true;
-    for (Index panel = 0; panel * width_ < r.n; ++panel)
-      for (Index m = 0, count; m < r.m; m += count) {
-        const Index columns = panel_columns(r, panel), n = std::min(width_, r.n - panel * width_);
-        count = std::min(store_channels_, r.m - m);
-        for (Index p = 0; p < parts_; ++p)
-          for (Index i = 0; i < count; ++i)
-            good &= transforms_.taps(s.pixels + i * taps_ * columns, columns,
-                                     tap_.data() + p * axes_[1].taps * axes_[2].taps,
-                                     c + (panel * parts_ + p) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
-                                     static_cast<int>(columns / lanes_));
-        this->clear(s.pixels, {count, window[0], window[1], window[2]}, columns,
-                    [](std::size_t, Index t) { return t; });
-        const Index run = join ? count * taps_ : taps_dense ? taps_ : 1;
-        for (Index i = 0; i < count * taps_; i += run) {
-          const Index t = i % taps_;
-          const Index at = w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps_, t / plane,
-                                     t / window[2] % window[1], t % window[2]});
-          this->put(advance(w.data, w.dtype, at), w.dtype, w.stride[4], w.stride[0], s.pixels + i * columns, columns,
-                    run, n, s.lines);
-        }
-      }
+    for (Index p = 0; p < parts_; ++p)
+      for (Index i = 0; i < count; ++i)
+        good &=
+            transforms_.taps(s.pixels + i * taps_ * columns, columns, tap_.data() + p * axes_[1].taps * axes_[2].taps,
+                             c + (panel * parts_ + p) * frequencies_ * cstep_ + (m + i) * columns, cstep_,
+                             static_cast<int>(columns / lanes_));
+    this->clear(s.pixels, {count, window[0], window[1], window[2]}, columns, [](std::size_t, Index t) { return t; });
+    const Index run = join ? count * taps_ : taps_dense ? taps_ : 1;
+    for (Index i = 0; i < count * taps_; i += run) {
+      const Index t = i % taps_;
+      const Index at = w.offset({r.g * spec_.problem.co + r.n0 + panel * width_, r.m0 + m + i / taps_, t / plane,
+                                 t / window[2] % window[1], t % window[2]});
+      this->put(advance(w.data, w.dtype, at), w.dtype, w.stride[4], w.stride[0], s.pixels + i * columns, columns, run,
+                n, s.lines);
+    }
     return good;
   }
   Index panel_columns(const Block& r, Index panel) const {
@@ -262,6 +311,7 @@ class WinogradWeights final : public Tiled<T> {
   const Index store_channels_;  // whose taps are one transposition
   Index width_ = 1, rows_ = 1, panels_ = 1;
   Slabs slabs_;
+  bool together_ = false;  // all threads share one task after the other
   Index vstep_ = 0, bstep_ = 0, cstep_ = 0;
 };
 
