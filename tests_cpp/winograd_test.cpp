@@ -344,6 +344,7 @@ std::set<std::string> ways_to_share(Isa isa) {
                             : says("panels of a box")       ? "panels"
                             : says("source for each panel") ? "streams"
                             : says("frequencies of a box")  ? "together"
+                            : says("of a chunk of a box")   ? "chunks together"
                                                             : "boxes";
           if (says("shared by all threads")) way += ", together";
           if (says(" on 1 thread")) way += ", alone";
@@ -369,13 +370,14 @@ TEST(WinogradPlan, SharesWorkInEveryWay) {
   };
   EXPECT_TRUE(includes(
       Isa::generic, {"boxes, alone, panels", "boxes, alone, panels, sets", "boxes, once, panels", "boxes, panels, sets",
-                     "streams, alone, panels", "streams, panels", "streams, panels, sets", "together, once, panels",
-                     "together, panels, sets", "w", "w, alone", "w, slabs", "w, together"}));
+                     "chunks together, once, panels", "chunks together, panels, sets", "streams, alone, panels",
+                     "streams, panels", "streams, panels, sets", "together, once, panels", "together, panels, sets",
+                     "w", "w, alone", "w, slabs", "w, together"}));
   if (!supported(Isa::avx512)) return;  // whose panels hold all columns
-  EXPECT_TRUE(includes(Isa::avx512,
-                       {"boxes, alone, once, sets", "boxes, once, sets", "boxes, sets", "panels, once, panels, sets",
-                        "panels, panels", "streams, alone, sets", "streams, once", "streams, panels, sets", "together",
-                        "together, once, panels", "together, once, sets", "together, panels"}));
+  EXPECT_TRUE(includes(Isa::avx512, {"boxes, alone, once, sets", "boxes, once, sets", "boxes, sets", "chunks together",
+                                     "chunks together, panels", "chunks together, sets", "panels, once, panels, sets",
+                                     "panels, panels", "streams, alone, sets", "streams, once", "streams, panels, sets",
+                                     "together", "together, once", "together, panels", "together, sets"}));
 }
 
 // What more workspace alone would do is told from what takes another precision, too.

@@ -12,7 +12,7 @@ class Matrix final : public GuardedPass, Roles {
  public:
   Matrix(const PassSpec& spec, const KernelSet<float>& kernels, const MatrixKernels& unit);
   bool plan();
-  double nanoseconds() const override;
+  double nanoseconds() const override { return nanoseconds_; }
   std::string explain() const override;
   Index3 tile() const override {
     return {layout_.box[0] * maps_[0].dst_step, layout_.box[1] * maps_[1].dst_step, layout_.box[2] * maps_[2].dst_step};
@@ -58,8 +58,10 @@ class Matrix final : public GuardedPass, Roles {
     Index first, count;
   };
 
+  double search_modes(Index slots, Layout& best);
   bool search(Mode mode, Index least);
   bool configure(const Layout& layout, Index least);
+  double estimate() const;
   double moved() const;
   void list_steps();
   Slot carve(Carver carver) const;
@@ -99,6 +101,8 @@ class Matrix final : public GuardedPass, Roles {
   Index panel_channels_ = 1, panels_ = 1, panel_taps_ = 0;
   Index3 count_;
   Layout layout_;
+  Index chunk_ = 0, part_ = 0;  // to be kept, which fix the order of sums; 0 while they may be chosen
+  double nanoseconds_ = 0;
   Index copied_ = 2;  // source channels that are copied together
   Planes planes_;
   Index plane_ = 0, pitch_ = 0;  // of results

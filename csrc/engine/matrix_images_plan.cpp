@@ -40,30 +40,48 @@ bool Matrix::plan() {
   for (Steps& steps : steps_) steps.rows *= panel_channels_;
   direct_ = make_gather(spec_, kernels_);
   if (!direct_) return false;
-  for (const Index least : {2, 1}) {
-    Layout best;
-    double least_cost = 0;
-    for (const Mode mode : {Mode::packed, Mode::shared, Mode::own})
-      if (search(mode, least)) {
-        const double cost = nanoseconds() + (mode == Mode::shared ? moved() : 0);
-        if (least_cost == 0 || cost < least_cost) best = layout_, least_cost = cost;
-      }
-    if (least_cost == 0) continue;
-    copied_ = channels_last(image(spec_.operands)) ? kDepth : 2;
-    if (!configure(best, least)) copied_ = 2, configure(best, least);
-    list_steps();
-    return true;
+  chunk_ = spec_.sums[1], part_ = spec_.sums[2];
+  Layout best;
+  Index least = 2;
+  double least_time = search_modes(least, best);
+  if (least_time == 0) least_time = search_modes(least = 1, best);
+  if (least_time == 0) return false;
+  configure(best, least);
+  nanoseconds_ = estimate();
+  // More threads may share smaller boxes, whose sums are the same.
+  chunk_ = layout_.chunk, part_ = layout_.part;
+  least_time /= speedup();
+  for (Index slots = sharers(); slots > 2; slots /= 2) {
+    Layout many;
+    const double time = search_modes(slots, many) / static_cast<double>(slots);
+    if (time > 0 && time < least_time) least_time = time, best = many, least = slots;
   }
-  return false;
+  copied_ = channels_last(image(spec_.operands)) ? kDepth : 2;
+  if (!configure(best, least)) copied_ = 2, configure(best, least);
+  list_steps();
+  return true;
+}
+
+// The layout that takes least time of those with so many slots, and the time as it counts beside others; 0 where none
+// fits.
+double Matrix::search_modes(Index slots, Layout& best) {
+  double least = 0;
+  for (const Mode mode : {Mode::packed, Mode::shared, Mode::own})
+    if (search(mode, slots)) {
+      const double cost = estimate() + (mode == Mode::shared ? moved() : 0);
+      if (least == 0 || cost < least) best = layout_, least = cost;
+    }
+  return least;
 }
 
 // Large boxes make most of the weights; they shrink until source and results stay in L2 and within the budget.
 bool Matrix::search(Mode mode, Index least) {
   const Problem& p = spec_.problem;
   Layout l{mode, count_, p.n, blocks_, 1, panels_};
-  const bool fixed = spec_.sums[1] > 0;
+  const bool fixed = chunk_ > 0;
+  const Index wanted = kMinTasks / 2 * std::max<Index>(2, least);
   if (fixed) {
-    l.chunk = std::min(blocks_, spec_.sums[1]), l.part = std::clamp<Index>(spec_.sums[2], 1, l.chunk);
+    l.chunk = std::min(blocks_, chunk_), l.part = std::clamp<Index>(part_, 1, l.chunk);
     if ((mode == Mode::packed && l.part < l.chunk) || (mode == Mode::shared && l.chunk < blocks_)) return false;
   }
   const auto halve = [](Index& v) { v = ceil_div(v, 2); };
@@ -88,7 +106,7 @@ bool Matrix::search(Mode mode, Index least) {
     l.panels = 1;
     if (!fixed) l.part = std::clamp<Index>(kPanelBytes / (2 * panel_block()), 1, blocks_);
   }
-  while (l.chunk * block_bytes * l.batch * flat() > kSourceBytes || (mode != Mode::shared && count() < kMinTasks))
+  while (l.chunk * block_bytes * l.batch * flat() > kSourceBytes || (mode != Mode::shared && count() < wanted))
     if (!shrink_box(4 * kLeastPixels)) break;
   for (;;) {
     if (mode != Mode::shared) {
@@ -99,7 +117,7 @@ bool Matrix::search(Mode mode, Index least) {
       if (l.chunk < blocks_)
         while (l.panels > 1 && l.panels * panel_channels_ * rows_ * l.batch * flat() * 4 > kResultBytes)
           halve(l.panels);
-      while (l.panels > 1 && count() * ceil_div(panels_, l.panels) < kMinTasks) halve(l.panels);
+      while (l.panels > 1 && count() * ceil_div(panels_, l.panels) < wanted) halve(l.panels);
     }
     if (configure(l, least)) return true;
     if (shrink_box(kLeastPixels)) continue;
@@ -151,7 +169,7 @@ void Matrix::list_steps() {
 }
 
 // Time of products, of splitting source and weights, and of storing results.
-double Matrix::nanoseconds() const {
+double Matrix::estimate() const {
   const Problem& p = spec_.problem;
   const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const int products = products_of(image_terms_, weight_terms_);

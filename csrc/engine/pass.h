@@ -112,10 +112,10 @@ class SlottedPass : public Pass {
   double waits(Index threads) const {
     return static_cast<double>(round_up(tasks_, threads)) / static_cast<double>(tasks_);
   }
-  /// Threads, beyond two, that find enough to do: 5 us of products, several times what they take to begin.
+  /// Threads that find enough to do: 5 us of products, several times what they take to begin.
   int sharers(double products) const {
     constexpr double kShare = 1 << 19;
-    return static_cast<int>(std::min<double>(spec_.threads, std::max(2.0, products / kShare)));
+    return static_cast<int>(std::min<double>(spec_.threads, products / kShare));
   }
   int sharers() const { return sharers(spec_.problem.products()); }
   int slots() const { return static_cast<int>(slots_); }

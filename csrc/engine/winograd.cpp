@@ -68,11 +68,12 @@ class Winograd final : public Tiled<T>, Roles {
     if (!best || !configure(*best)) return false;
     this->estimate();
     if (const double apart = this->speedup(); spec_.threads > apart) {
-      for (const bool prepack : {true, false})
-        for (at_once_ = fewest_panels(); at_once_ >= 1; at_once_ /= 2)
-          if (configure({best->tiles, best->chunk, fewest_panels(), 1, prepack, Order::together}) &&
-              this->together_pays(boxes_ * spec_.problem.groups, apart))
-            return true;
+      for (const Order order : {Order::together, Order::together_in_chunks})
+        for (const bool prepack : {true, false})
+          for (at_once_ = fewest_panels(); at_once_ >= 1; at_once_ /= 2)
+            if (configure({best->tiles, best->chunk, fewest_panels(), 1, prepack, order}) &&
+                this->together_pays(boxes_ * spec_.problem.groups, apart))
+              return true;
       return configure(*best);
     }
     return true;
@@ -102,10 +103,11 @@ class Winograd final : public Tiled<T>, Roles {
       << 'x' << step_.d << 'x' << step_.h << 'x' << step_.w << " tiles, chunks of " << chunk_ << " of " << cs_
       << " source channels, panels of " << width_ << " of " << cd_ << "; weights transformed "
       << (prepack_ ? "once" : "for each box")
-      << (order_ == Order::boxes     ? ""
-          : order_ == Order::panels  ? ", panels of a box shared"
-          : order_ == Order::streams ? ", the source for each panel"
-                                     : ", channels and frequencies of a box shared")
+      << (order_ == Order::boxes      ? ""
+          : order_ == Order::panels   ? ", panels of a box shared"
+          : order_ == Order::streams  ? ", the source for each panel"
+          : order_ == Order::together ? ", channels and frequencies of a box shared"
+                                      : ", channels and frequencies of a chunk of a box shared")
       << "; " << this->effort();
     return s.str();
   }
@@ -155,6 +157,7 @@ class Winograd final : public Tiled<T>, Roles {
                      [&](Index i, int slot) { multiply_one(i / panels_, i % panels_, slot_of(slot)); });
         break;
       case Order::together:
+      case Order::together_in_chunks:
         for (Index i = 0; i < boxes && fit; ++i)
           if (!run_together(o, i / boxes_, this->box(i % boxes_), all, slot_of)) fit = false;
     }
@@ -164,10 +167,11 @@ class Winograd final : public Tiled<T>, Roles {
  private:
   // What threads share: boxes; the panels of one box after the other, whose tiles they transform together; or panels of
   // all boxes, each of which transforms the tiles itself, a chunk at a time, and needs room for no more; or, where more
-  // threads than these have room wait, channels and frequencies of one box after the other.
-  enum class Order { boxes, panels, streams, together };
-  bool shares_box() const { return order_ == Order::panels || order_ == Order::together; }
-  bool streamed() const { return order_ == Order::streams; }
+  // threads than these have room wait, channels and frequencies of one box after the other, of all source channels or a
+  // chunk at a time.
+  enum class Order { boxes, panels, streams, together, together_in_chunks };
+  bool together_in_box() const { return order_ == Order::together || order_ == Order::together_in_chunks; }
+  bool streamed() const { return order_ == Order::streams || order_ == Order::together_in_chunks; }
 
   // Boxes of about so many tiles, sums of about so many products at a time, and for how many tasks the budget has room
   // at least.
@@ -204,10 +208,10 @@ class Winograd final : public Tiled<T>, Roles {
     cut_into(c.tiles);
     prepack_ = c.prepack, order_ = c.order, panels_ = c.panels;
     const Index boxes = boxes_ * spec_.problem.groups;
-    const Index tasks = order_ == Order::boxes      ? boxes
-                        : order_ == Order::panels   ? panels_
-                        : order_ == Order::together ? at_once_ * frequencies_
-                                                    : boxes * panels_;
+    const Index tasks = together_in_box()         ? at_once_ * frequencies_
+                        : order_ == Order::boxes  ? boxes
+                        : order_ == Order::panels ? panels_
+                                                  : boxes * panels_;
     if (prepack_ && boxes_ == 1) return false;
     // Two threads share an even number of a few.
     if (c.slots > 1 && (tasks == 1 || (tasks < kMinTasks && tasks % 2 > 0))) return false;
@@ -224,8 +228,8 @@ class Winograd final : public Tiled<T>, Roles {
   Shared carve_shared(Carver carver) const {
     Shared s{};
     if (prepack_) s.u = carver.take<T>(spec_.problem.groups * panels_ * frequencies_ * ustep_);
-    if (shares_box()) s.v = carver.take<T>(frequencies_ * vstep_);
-    if (order_ == Order::together) {
+    if (order_ == Order::panels || together_in_box()) s.v = carver.take<T>(frequencies_ * vstep_);
+    if (together_in_box()) {
       if (!prepack_) s.u = carver.take<T>(at_once_ * frequencies_ * ustep_);
       s.m = carver.take<T>(at_once_ * results() * frequencies_ * mstep_);
     }
@@ -234,8 +238,8 @@ class Winograd final : public Tiled<T>, Roles {
   }
   Slot carve(Carver carver, const Shared& shared) const {
     Slot s{};
-    const bool together = order_ == Order::together;
-    s.v = shares_box() ? shared.v : carver.take<T>(frequencies_ * vstep_);
+    const bool together = together_in_box();
+    s.v = order_ == Order::panels || together ? shared.v : carver.take<T>(frequencies_ * vstep_);
     s.u = prepack_ || together ? shared.u : carver.take<T>(frequencies_ * ustep_);
     s.m = together ? shared.m : carver.take<T>(results_at_a_time() * frequencies_ * mstep_);
     s.pixels = carver.take<T>(std::max(this->window_elements(), axes_[1].tile * axes_[2].tile * results() *
@@ -350,14 +354,14 @@ class Winograd final : public Tiled<T>, Roles {
     return good;
   }
 
-  // A box whose source channels, weights, frequencies and results threads share, one after the other.
+  // A box whose source channels and weights, frequencies and results threads share, one after the other.
   template <class SlotOf>
   bool run_together(const Operands& o, Index g, const Box& b, const Shared& all, const SlotOf& slot_of) const {
-    const int slots = this->slots();
     std::atomic<bool> good{true};
-    parallel_for(ceil_div(cs_, lanes_), slots, [&](Index vector, int slot) {
-      if (!transform(o, g, b, vector * lanes_, slot_of(slot))) good = false;
-    });
+    if (!streamed())
+      parallel_for(ceil_div(cs_, lanes_), this->slots(), [&](Index vector, int slot) {
+        if (!transform(o, g, b, vector * lanes_, slot_of(slot))) good = false;
+      });
     for (Index panel = 0; panel < panels_ && good; panel += at_once_)
       if (!multiply_together(o, g, b, {panel, std::min(panel + at_once_, panels_)}, all, slot_of)) good = false;
     return good;
@@ -366,31 +370,36 @@ class Winograd final : public Tiled<T>, Roles {
   bool multiply_together(const Operands& o, Index g, const Box& b, Range panels, const Shared& all,
                          const SlotOf& slot_of) const {
     const int slots = this->slots();
+    std::atomic<bool> good{true};
     const auto results_of = [&](Index panel) {
       return all.m + (panel - panels.begin) * results() * frequencies_ * mstep_;
     };
     for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
-      k1 = prepack_ ? cs_ : std::min(k0 + chunk_, cs_);
+      k1 = prepack_ && !streamed() ? cs_ : std::min(k0 + chunk_, cs_);
       const auto u = [&](Index panel) {
         return prepack_ ? chunk_of_weights(all.u, g, panel, k0)
                         : all.u + (panel - panels.begin) * frequencies_ * ustep_;
       };
-      const Index blocks = prepack_ ? 0 : ceil_div(k1 - k0, lanes_);
-      parallel_for(panels.size() * blocks, slots, [&](Index i, int slot) {
-        const Index panel = panels.begin + i / blocks, k = k0 + i % blocks * lanes_;
-        weights(o.w, g, panel, {k0, k1}, {k, std::min(k + lanes_, k1)}, slot_of(slot), u(panel));
+      const Index vectors = ceil_div(k1 - k0, lanes_), sources = streamed() ? vectors : 0;
+      parallel_for(sources + (prepack_ ? 0 : panels.size() * vectors), slots, [&](Index i, int slot) {
+        const Slot s = slot_of(slot);
+        const Index k = k0 + (i < sources ? i : (i - sources) % vectors) * lanes_;
+        if (const Index panel = panels.begin + (i - sources) / vectors; i >= sources)
+          weights(o.w, g, panel, {k0, k1}, {k, std::min(k + lanes_, k1)}, s, u(panel));
+        else if (!transform(o, g, b, k, s))
+          good = false;
       });
       parallel_for(panels.size() * slots, slots, [&](Index i, int) {
         const Index panel = panels.begin + i / slots, piece = i % slots;
         for (Index result = 0; result < results(); ++result)
           multiply_tiles(b, result, {k0, k1}, {piece * frequencies_ / slots, (piece + 1) * frequencies_ / slots}, panel,
-                         all.v + k0 * source_tiles_, u(panel), results_of(panel) + result * frequencies_ * mstep_);
+                         all.v + (streamed() ? 0 : k0 * source_tiles_), u(panel),
+                         results_of(panel) + result * frequencies_ * mstep_);
       });
     }
     const auto to = this->rows_of(destination(o), b, false);
     const Window w = this->window(to, b, false);
     const Index vectors = width_ / lanes_;
-    std::atomic<bool> good{true};
     parallel_for(panels.size() * vectors, slots, [&](Index i, int slot) {
       const Index panel = panels.begin + i / vectors, first = i % vectors * lanes_;
       if (first >= panel_columns(panel)) return;
