@@ -223,7 +223,7 @@ bool Gather<T>::plan() {
   if (most > 1 && (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks))
     if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= (tasks_are_shared() ? 1 : 1.5) * one.time)
       tiling = one;
-  for (Index slots = spec_.threads; slots > 2 && tasks_are_shared(); slots /= 2) {
+  for (Index slots = sharers(); slots > 2 && tasks_are_shared(); slots /= 2) {
     const Copy copy = copy_readable_;
     if (const Tiling more = search_copies(dense, slots);
         more.time > 0 && (tiling.time == 0 || more.time < tiling.time)) {
