@@ -17,6 +17,7 @@
 #pragma once
 
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <sstream>
 #include <vector>
@@ -37,8 +38,8 @@ constexpr Index kWeightBlock = 4;                    // source channels whose we
 // a box alone.
 constexpr Index kBesideWeights = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
 // A plan of so many products (0.05 ms) that runs one task at a time counts for so much more: the geometric mean of what
-// it costs one thread and two. So does one whose threads read what others wrote, for each so many columns (Zen 4: two
-// threads take 0.55 of one's time with 64, 0.85 with 16).
+// it costs one thread and two. So does one of few tasks, an odd number, and one whose threads read what others wrote,
+// for each so many columns (Zen 4: two threads take 0.55 of one's time with 64, 0.85 with 16).
 constexpr double kMuchWork = 1 << 22, kAlone = 1.4, kTogether = 3.2;
 // What threads that share a box's channels and frequencies do of what they would do apart: they wait for each other and
 // read what others wrote. Two of them take 0.74 of one's time (Zen 4, 24 gradients of weights).
@@ -183,9 +184,9 @@ class Tiled : public GuardedPass {
   // Estimates the tasks as they are cut now.
   void estimate() {
     constexpr double kPass = 3000;  // fitted with `Costs` to a Zen 5
-    const bool alone = !this->serves_two() && spec_.problem.products() >= kMuchWork;
+    const double uneven = !this->serves_two() ? kAlone : this->tasks_ < kMinTasks ? std::sqrt(this->waits(2)) : 1;
     nanoseconds_ = kPass + relative_time() * direct_nanoseconds(spec_, kernels_, false) + apart_nanoseconds();
-    cost_ = nanoseconds_ * (alone ? kAlone : together());
+    cost_ = nanoseconds_ * together() * (spec_.problem.products() < kMuchWork ? 1 : uneven);
   }
   // Short rows of one set among several, beyond L2: of the lines that come with them few are read or written. Fitted to
   // 13 problems of 16 to 512 channels on planes of 14x14 to 28x28, every second row (Zen 5).
