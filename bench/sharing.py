@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Count for how many threads the plans of a family have work at a time; needs no more CPUs than one."""
+"""Count for how many threads the plans of a family have work at a time; one CPU is enough.
+
+Frequencies of transforms that threads share count as tasks: what they do in between may be for fewer.
+"""
 
 from __future__ import annotations
 

@@ -319,6 +319,27 @@ TEST_P(MatrixPass, TakesEveryWay) {
     EXPECT_NE(all.find(way), std::string::npos) << way;
 }
 
+// Magnitudes are judged box by box: so boxes must not follow the number of threads.
+TEST_P(MatrixPass, JudgesTheSameBoxesForAllThreads) {
+  const Problem p = problem(2, 1, 64, 64, {1, 40, 40}, {1, 1, 1});
+  for (const Unknown unknown : {Unknown::x, Unknown::y}) {
+    std::vector<double> expected;
+    for (const int threads : {1, 2, 8}) {
+      set_num_threads(threads);
+      Call call(p, unknown, {kFloat, kFloat, kFloat});
+      Random random(57);
+      int element = 0;
+      call.fill([&] { return random.real(-1, 1) * (element++ % 1600 < 400 ? 1e-20 : 1); });  // the first ten rows
+      const auto pass = make(GetParam(), call.spec(std::size_t{1} << 19, threads));
+      ASSERT_NE(pass, nullptr);
+      const std::vector<double> got = call.run(*pass);
+      if (expected.empty()) expected = got;
+      ASSERT_TRUE(same_bits(got, expected)) << threads << " threads\n" << pass->explain();
+    }
+  }
+  set_num_threads(kThreads);
+}
+
 // Six products of terms stand for one of floats; sums of a few must not have six times as many rounding errors.
 TEST_P(MatrixPass, AddsTheSmallTermsOfShortSumsFirst) {
   Random random(56);

@@ -184,7 +184,7 @@ std::string reason(const PassSpec& spec, Algorithm algorithm) {
     for (const Candidate& c : others)
       if (c.cost() < less_than && named.insert(c.name()).second)
         text << (std::exchange(first, false) ? why : ", ") << c.name() << " with " << c.nanoseconds / 1e6 << " ms"
-             << (c.factor > 1 ? ", one task at a time" : "");
+             << (c.factor > 1 ? ", badly shared" : "");
   };
   list(able, std::numeric_limits<double>::infinity(), " expected, rather than ");
   PassSpec fast = spec, roomy = spec, both = spec;

@@ -10,8 +10,8 @@
 
 namespace convbwd {
 
-/// A pass, the time that it is expected to take on one thread, and the factor by which that counts more where it leaves
-/// a second one without work.
+/// A pass, the time that it is expected to take on one thread, and the factor by which that counts more where two
+/// would not take half of it.
 struct Candidate {
   std::unique_ptr<Pass> pass;
   double nanoseconds = 0, factor = 1;

@@ -15,6 +15,8 @@ struct Range {
   Index size() const { return end - begin; }
   bool operator==(const Range&) const = default;
 };
+/// Piece i of so many, of nearly the same size.
+inline Range piece_of(Index size, Index i, Index pieces) { return {i * size / pieces, (i + 1) * size / pieces}; }
 
 /// The destination positions first + q*dst_step, q < count, that read the source positions q*src_step + offset[t].
 /// Members are such sets that share all of that and differ in where they are and which kernel taps they use (patches:

@@ -22,6 +22,7 @@ constexpr Index kLeastChunk = 16;         // below, a narrower block of channels
 constexpr Index kFewPixels = 128, kFewPixelsNarrow = 64;
 constexpr Index kFewPatches = 256;  // the same: 64 of 3x3 take 0.8 of the time, 1568 of 16x16 1.03 (Zen 5)
 // ns of a vector's products, of an element of a panel, and of one that is packed again and comes from memory
+constexpr Index kFewThreads = 8;  // whose shares are counted task by task
 constexpr double kProduct = 0.18, kPacked = 0.25, kPackedFromMemory = 0.6;
 // Of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids). Of vectors of 32 bytes they need a
 // line for half as many products, and packing pays for fewer pixels: 768 to 1536 channels, patches of 2x2, 98 pixels
@@ -223,10 +224,9 @@ bool Gather<T>::plan() {
   if (most > 1 && (tiling.time == 0 || tiling.weights == Weights::packed_by_tasks))
     if (const Tiling one = search(1); tiling.time == 0 || tiling.time >= (tasks_are_shared() ? 1 : 1.5) * one.time)
       tiling = one;
-  for (Index slots = sharers(); slots > 2 && tasks_are_shared(); slots /= 2) {
+  for (Index slots = sharers(); slots > 2 && tiling.time > 0 && tasks_are_shared(); slots /= 2) {
     const Copy copy = copy_readable_;
-    if (const Tiling more = search_copies(dense, slots);
-        more.time > 0 && (tiling.time == 0 || more.time < tiling.time)) {
+    if (const Tiling more = search_copies(dense, slots); more.time > 0 && more.time < tiling.time) {
       tiling = more;
     } else {
       copy_readable_ = copy;
@@ -249,7 +249,7 @@ bool Gather<T>::tasks_are_shared() const {
 template <class T>
 double Gather<T>::largest_share() const {
   const Index threads = slots();
-  if (tasks_ >= kMinTasks * threads) return waits(threads) / static_cast<double>(threads);
+  if (threads > kFewThreads || tasks_ >= kMinTasks * threads) return waits(threads) / static_cast<double>(threads);
   const Index last = cd_ - (blocks_ - 1) * channels_;
   std::vector<Index> next, channels(static_cast<std::size_t>(threads));
   for (Index t = 0; t <= threads; ++t) next.push_back(tasks_ * t / threads);

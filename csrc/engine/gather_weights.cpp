@@ -229,8 +229,8 @@ void GatherWeights<T>::divide_among(Index threads) {
   struct {
     double time = 0;
     int vectors;
-    Index rows, taps;
-  } best;
+    Index rows;
+  } best{0, vectors_, rows_};
   const Index taps = taps_, least = row_blocks_;
   const Index most = std::min(cm_, 2 * threads);
   const auto offer = [&](int v, Index row_blocks) {
@@ -240,11 +240,11 @@ void GatherWeights<T>::divide_among(Index threads) {
     const auto rows = blocks * static_cast<double>(round_up(rows_ * taps_, kernels_.gather[v - 1].mr));
     const double work = vectors * (rows + blocks * kPacking * lanes) + kReading * rows * column_blocks_;
     const double time = work * waits(slots()) / slots();
-    if (best.time == 0 || time < best.time) best = {time, v, rows_, taps_};
+    if (best.time == 0 || time < best.time) best = {time, v, rows_};
   };
   for (int v = vectors_; v >= 1; --v)
     for (Index blocks = least; blocks <= std::max(least, most); ++blocks) offer(v, blocks);
-  configure(best.vectors, best.rows, best.taps);
+  configure(best.vectors, best.rows, taps);
 }
 
 template <class T>

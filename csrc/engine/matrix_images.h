@@ -27,6 +27,7 @@ class Matrix final : public GuardedPass, Roles {
   // them (packed) or pack them too (own). Or all tasks work on one box after the other, whose source is split once,
   // and each packs the weights of its own channels (shared).
   enum class Mode { packed, own, shared };
+  static constexpr Mode kModes[] = {Mode::packed, Mode::shared, Mode::own};
   struct Layout {
     Mode mode = Mode::own;
     Index3 box{1, 1, 1};
@@ -101,7 +102,8 @@ class Matrix final : public GuardedPass, Roles {
   Index panel_channels_ = 1, panels_ = 1, panel_taps_ = 0;
   Index3 count_;
   Layout layout_;
-  Index chunk_ = 0, part_ = 0;  // to be kept, which fix the order of sums; 0 while they may be chosen
+  Index chunk_ = 0, part_ = 0;  // to be kept, which fix the order of sums, and the box; 0 while they may be chosen
+  Index3 box_{};
   double nanoseconds_ = 0;
   Index copied_ = 2;  // source channels that are copied together
   Planes planes_;

@@ -48,13 +48,19 @@ bool Matrix::plan() {
   if (least_time == 0) return false;
   configure(best, least);
   nanoseconds_ = estimate();
-  // More threads may share smaller boxes, whose sums are the same.
-  chunk_ = layout_.chunk, part_ = layout_.part;
-  least_time /= speedup();
-  for (Index slots = sharers(); slots > 2; slots /= 2) {
-    Layout many;
-    const double time = search_modes(slots, many) / static_cast<double>(slots);
-    if (time > 0 && time < least_time) least_time = time, best = many, least = slots;
+  // More threads may share the boxes another way: of them, for each of which magnitudes are judged, and of chunks there
+  // must be no others.
+  chunk_ = layout_.chunk, part_ = layout_.part, box_ = layout_.box;
+  if (sharers() > 2) {
+    const auto by_threads = [&] {
+      const double read = layout_.mode == Mode::shared ? moved() * (1 - 1.0 / slots()) : 0;  // that others split
+      return estimate() / speedup() + read;
+    };
+    least_time = by_threads();
+    for (Index wanted = sharers(); wanted > 2; wanted /= 2)
+      for (const Mode mode : kModes)
+        if (search(mode, wanted))
+          if (const double time = by_threads(); time < least_time) least_time = time, best = layout_, least = wanted;
   }
   copied_ = channels_last(image(spec_.operands)) ? kDepth : 2;
   if (!configure(best, least)) copied_ = 2, configure(best, least);
@@ -62,11 +68,10 @@ bool Matrix::plan() {
   return true;
 }
 
-// The layout that takes least time of those with so many slots, and the time as it counts beside others; 0 where none
-// fits.
+// The layout of least time with room for so many slots, and that time; 0 where none fits.
 double Matrix::search_modes(Index slots, Layout& best) {
   double least = 0;
-  for (const Mode mode : {Mode::packed, Mode::shared, Mode::own})
+  for (const Mode mode : kModes)
     if (search(mode, slots)) {
       const double cost = estimate() + (mode == Mode::shared ? moved() : 0);
       if (least == 0 || cost < least) best = layout_, least = cost;
@@ -77,7 +82,7 @@ double Matrix::search_modes(Index slots, Layout& best) {
 // Large boxes make most of the weights; they shrink until source and results stay in L2 and within the budget.
 bool Matrix::search(Mode mode, Index least) {
   const Problem& p = spec_.problem;
-  Layout l{mode, count_, p.n, blocks_, 1, panels_};
+  Layout l{mode, box_[0] > 0 ? box_ : count_, p.n, blocks_, 1, panels_};
   const bool fixed = chunk_ > 0;
   const Index wanted = kMinTasks / 2 * std::max<Index>(2, least);
   if (fixed) {
@@ -89,6 +94,8 @@ bool Matrix::search(Mode mode, Index least) {
   const auto shrink_box = [&](Index least_pixels) {
     if (l.batch > 1)
       l.batch = even_part(p.n, l.batch - 1);
+    else if (box_[0] > 0)
+      return false;
     else if (l.box[0] > 1)
       halve(l.box[0]);
     else if (l.box[1] > 1 && flat() > least_pixels)

@@ -69,8 +69,10 @@ class Pointwise final : public SlottedPass, Roles {
     if (!planes_meet && (weights_meet || (few && cs_ * plane_ * kSize < kManyImageBytes))) return false;
     if (cd_ < kFewRows || chunk_ < std::min(cs_, in_place_ ? kLeastChunkInPlace : kLeastChunk)) return false;
     if (!place()) return false;
-    while (idle() && vectors_ > kLeastVectors)
-      if (--vectors_; !place()) return ++vectors_, place();
+    while (idle() && vectors_ > kLeastVectors) {
+      const int before = slots();
+      if (--vectors_; !place() || slots() <= before) return ++vectors_, place();
+    }
     return true;
   }
 
@@ -150,7 +152,7 @@ class Pointwise final : public SlottedPass, Roles {
     divide_pixels(panels_of_tasks());
     divide_rows(missing());
     const Index tasks = spec_.problem.n * pixel_blocks_ * sections();
-    if (spec_.threads > 1 && tasks < 2 * wanted_tasks() && tasks % 2 > 0) divide_rows(2 * row_blocks_);
+    if (spec_.threads > 1 && tasks < 2 * kMinTasks && tasks % 2 > 0) divide_rows(2 * row_blocks_);
   }
 
   // With copies of weights. Where not all fit, sections take turns, and each turn packs its pixels again.
@@ -173,7 +175,7 @@ class Pointwise final : public SlottedPass, Roles {
     if (!copies_weights_)
       for (divide(); !fits();)
         if (--packed_ == 0) return false;
-    while (idle() && packed_ > 1) --packed_, fits();
+    while (idle() && !in_place_ && packed_ > 1) packed_ = even_part(per_task_, packed_ - 1), fits();
     return true;
   }
   bool idle() const { return slots() < std::min<Index>(sharers(), tasks_); }

@@ -24,7 +24,7 @@ struct Slabs {
   Index tasks() const { return results * count; }
   Task task(Index i) const {
     const Index result = by_slab ? i % results : i / count, slab = by_slab ? i / results : i % count;
-    return {i, result, slab, {slab * units / count, (slab + 1) * units / count}};
+    return {i, result, slab, piece_of(units, slab, count)};
   }
 
   /// Orders tasks so that halves of them, with which two threads begin, are most alike; `work` is that of a unit.
@@ -51,7 +51,7 @@ struct Slabs {
 
   /// `sum(task, slot, to)` sums a task's units, to `to` where there are several slabs, and returns where the sums are,
   /// null if they need no storing. `store(result, slot, sums)` takes those of all units of a result. `shared` holds
-  /// bytes(). Slabs are added by `threads`, which are as many as slots unless those share what a task does.
+  /// bytes(). So many slots sum and store; so many threads add slabs, which are more where they share each task.
   template <class T, class Sum, class Store>
   void run(int slots, int threads, std::byte* shared, Index elements, const Sum& sum, const Store& store) const {
     const Index step = pitch<T>(elements);
@@ -66,9 +66,9 @@ struct Slabs {
     const Index pieces = few ? 1 : ceil_div(threads, results);
     parallel_for(results * pieces, few ? 1 : threads, [&](Index i, int) {
       T* const sums = parts + i / pieces * count * step;
-      const Index begin = i % pieces * elements / pieces, end = (i % pieces + 1) * elements / pieces;
+      const Range piece = piece_of(elements, i % pieces, pieces);
       for (Index slab = 1; slab < count; ++slab)
-        for (Index e = begin; e < end; ++e) sums[e] += sums[slab * step + e];
+        for (Index e = piece.begin; e < piece.end; ++e) sums[e] += sums[slab * step + e];
     });
     parallel_for(results, few ? 1 : slots, [&](Index i, int slot) { store(i, slot, parts + i * count * step); });
   }

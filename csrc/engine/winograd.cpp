@@ -72,7 +72,7 @@ class Winograd final : public Tiled<T>, Roles {
         for (const bool prepack : {true, false})
           for (at_once_ = fewest_panels(); at_once_ >= 1; at_once_ /= 2)
             if (configure({best->tiles, best->chunk, fewest_panels(), 1, prepack, order}) &&
-                this->together_pays(boxes_ * spec_.problem.groups, apart))
+                this->together_pays(boxes_ * spec_.problem.groups * calls_together(), vectors_, apart))
               return true;
       return configure(*best);
     }
@@ -95,7 +95,9 @@ class Winograd final : public Tiled<T>, Roles {
             scattered * this->relative_weights(costs.weights, prepack_ ? boxes_ * tiles : tiles));
   }
 
-  double together() const override { return order_ == Order::panels ? 1 + kTogether / static_cast<double>(width_) : 1; }
+  double of_sharing() const override {
+    return order_ == Order::panels ? 1 + kTogether / static_cast<double>(width_) : 1;
+  }
 
   std::string explain() const override {
     std::ostringstream s;
@@ -258,6 +260,10 @@ class Winograd final : public Tiled<T>, Roles {
   // Sets of results that are formed from the same tiles.
   Index results() const { return axes_[1].results * axes_[2].results; }
 
+  // Of `multiply_together` a box, each with its products.
+  Index calls_together() const {
+    return ceil_div(panels_, at_once_) * (prepack_ && !streamed() ? 1 : ceil_div(cs_, chunk_));
+  }
   Index fewest_panels() const { return ceil_div(vectors_, kernels_.gather_count); }
   Index width(Index panels) const { return ceil_div(vectors_, panels) * lanes_; }
   Index panel_begin(Index panel) const { return panel * vectors_ / panels_ * lanes_; }
@@ -383,16 +389,17 @@ class Winograd final : public Tiled<T>, Roles {
       const Index vectors = ceil_div(k1 - k0, lanes_), sources = streamed() ? vectors : 0;
       parallel_for(sources + (prepack_ ? 0 : panels.size() * vectors), slots, [&](Index i, int slot) {
         const Slot s = slot_of(slot);
-        const Index k = k0 + (i < sources ? i : (i - sources) % vectors) * lanes_;
-        if (const Index panel = panels.begin + (i - sources) / vectors; i >= sources)
-          weights(o.w, g, panel, {k0, k1}, {k, std::min(k + lanes_, k1)}, s, u(panel));
-        else if (!transform(o, g, b, k, s))
-          good = false;
+        if (i < sources) {
+          if (!transform(o, g, b, k0 + i * lanes_, s)) good = false;
+          return;
+        }
+        const Index panel = panels.begin + (i - sources) / vectors, k = k0 + (i - sources) % vectors * lanes_;
+        weights(o.w, g, panel, {k0, k1}, {k, std::min(k + lanes_, k1)}, s, u(panel));
       });
-      parallel_for(panels.size() * slots, slots, [&](Index i, int) {
-        const Index panel = panels.begin + i / slots, piece = i % slots;
+      parallel_for(panels.size() * slots, slots, [&](Index i, int) {  // a thread reads its frequencies for all panels
+        const Index panel = panels.begin + i % panels.size();
         for (Index result = 0; result < results(); ++result)
-          multiply_tiles(b, result, {k0, k1}, {piece * frequencies_ / slots, (piece + 1) * frequencies_ / slots}, panel,
+          multiply_tiles(b, result, {k0, k1}, piece_of(frequencies_, i / panels.size(), slots), panel,
                          all.v + (streamed() ? 0 : k0 * source_tiles_), u(panel),
                          results_of(panel) + result * frequencies_ * mstep_);
       });

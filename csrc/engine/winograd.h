@@ -38,11 +38,12 @@ constexpr Index kWeightBlock = 4;                    // source channels whose we
 // a box alone.
 constexpr Index kBesideWeights = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15 << 18;
 // A plan of so many products (0.05 ms) that runs one task at a time counts for so much more: the geometric mean of what
-// it costs one thread and two. So does one of few tasks, an odd number, and one whose threads read what others wrote,
-// for each so many columns (Zen 4: two threads take 0.55 of one's time with 64, 0.85 with 16).
+// it costs one thread and two, as for an odd number of few tasks. One whose threads read what others wrote counts for
+// so much more a column (Zen 4: two threads take 0.55 of one's time with 64 columns, 0.85 with 16).
 constexpr double kMuchWork = 1 << 22, kAlone = 1.4, kTogether = 3.2;
 // What threads that share a box's channels and frequencies do of what they would do apart: they wait for each other and
-// read what others wrote. Two of them take 0.74 of one's time (Zen 4, 24 gradients of weights).
+// read what others wrote. Two take 0.74 of one's time for weights, 0.61 for images (Zen 4, 24 and 20 problems), which
+// is 0.68 and 0.82; more of them read more of what others wrote.
 constexpr double kSharing = 0.55;
 // Bringing in tiles of rows that run across those of memory takes so many times as long.
 constexpr double kTurned = 3;
@@ -175,18 +176,22 @@ class Tiled : public GuardedPass {
   // To that of a direct pass.
   virtual double relative_time() const = 0;
   // How much more it counts as threads wait for each other.
-  virtual double together() const { return 1; }
-  // Whether threads that share so many boxes, one after the other, are faster than those that share tasks.
-  bool together_pays(Index boxes, double apart) const {
-    const int sharers = this->sharers(spec_.problem.products() / static_cast<double>(boxes));
-    return kSharing * std::min(this->slots(), sharers) > apart;
+  virtual double of_sharing() const { return 1; }
+  // Whether threads that share products so many times, one after the other, and in between so many vectors to
+  // transform, are faster than those that share tasks.
+  bool together_pays(Index times, Index vectors, double apart) const {
+    constexpr double kTransforms = 0.25;  // of the work
+    const double sharers = this->sharers(spec_.problem.products() / static_cast<double>(times));
+    const double threads = std::min<double>(this->slots(), sharers);
+    const double transforming = std::min(threads, static_cast<double>(vectors));
+    return threads > 1 && kSharing / ((1 - kTransforms) / threads + kTransforms / transforming) > apart;
   }
   // Estimates the tasks as they are cut now.
   void estimate() {
     constexpr double kPass = 3000;  // fitted with `Costs` to a Zen 5
     const double uneven = !this->serves_two() ? kAlone : this->tasks_ < kMinTasks ? std::sqrt(this->waits(2)) : 1;
     nanoseconds_ = kPass + relative_time() * direct_nanoseconds(spec_, kernels_, false) + apart_nanoseconds();
-    cost_ = nanoseconds_ * together() * (spec_.problem.products() < kMuchWork ? 1 : uneven);
+    cost_ = nanoseconds_ * of_sharing() * (spec_.problem.products() < kMuchWork ? 1 : uneven);
   }
   // Short rows of one set among several, beyond L2: of the lines that come with them few are read or written. Fitted to
   // 13 problems of 16 to 512 channels on planes of 14x14 to 28x28, every second row (Zen 5).

@@ -54,7 +54,8 @@ class WinogradWeights final : public Tiled<T> {
     this->estimate();
     if (const double apart = this->speedup(); spec_.threads > apart) {
       together_ = true;
-      if (!share_out(*best) || !this->together_pays(boxes_ * slabs_.results, apart))
+      if (!share_out(*best) ||
+          !this->together_pays(boxes_ * slabs_.results, ceil_div(rows_, lanes_) + panels_ * width_ / lanes_, apart))
         together_ = false, share_out(*best);
     }
     return true;
@@ -197,9 +198,9 @@ class WinogradWeights final : public Tiled<T> {
         good = false;
     });
     const Index pieces = together_ ? this->slots() : 1;
-    each(ceil_div(r.n, width_) * pieces, task, workspace, [&](Index i, const Slot& s) {
-      const Index piece = i % pieces;
-      multiply(r, b, i / pieces, {piece * frequencies_ / pieces, (piece + 1) * frequencies_ / pieces}, s, accumulate);
+    const Index panels = ceil_div(r.n, width_);
+    each(panels * pieces, task, workspace, [&](Index i, const Slot& s) {
+      multiply(r, b, i % panels, piece_of(frequencies_, i / panels, pieces), s, accumulate);
     });
     return good;
   }
