@@ -300,7 +300,7 @@ TEST_P(MatrixPass, TakesEveryWay) {
           [&](const Pass& pass, std::size_t) { all += pass.explain() + '\n'; });
     }
   for (const char* way : {
-           "boxes of 1x1x3x50 pixels, chunks of 32 of 32 source channels, panels of 20 of 20 channels, packed once",
+           "boxes of 1x1x6x50 pixels, chunks of 32 of 32 source channels, panels of 20 of 20 channels, packed once",
            "boxes of 1x1x11x13 pixels, chunks of 36 of 36 source channels, panels of 20 of 40 channels, packed by "
            "tasks that share their source",
            "chunks of 128 of 500 source channels, panels of 20 of 40 channels, packed by tasks;",

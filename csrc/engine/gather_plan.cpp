@@ -21,8 +21,8 @@ constexpr Index kLeastChunk = 16;         // below, a narrower block of channels
 // Too few to pay for packing weights that lie dense along columns.
 constexpr Index kFewPixels = 128, kFewPixelsNarrow = 64;
 constexpr Index kFewPatches = 256;  // the same: 64 of 3x3 take 0.8 of the time, 1568 of 16x16 1.03 (Zen 5)
+constexpr Index kFewThreads = 8;    // whose shares are counted task by task
 // ns of a vector's products, of an element of a panel, and of one that is packed again and comes from memory
-constexpr Index kFewThreads = 8;  // whose shares are counted task by task
 constexpr double kProduct = 0.18, kPacked = 0.25, kPackedFromMemory = 0.6;
 // Of products with rows of weights far apart: from 0.95 to 1.5 (Sapphire Rapids). Of vectors of 32 bytes they need a
 // line for half as many products, and packing pays for fewer pixels: 768 to 1536 channels, patches of 2x2, 98 pixels
