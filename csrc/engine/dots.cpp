@@ -500,7 +500,7 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
     }
     return sums;
   };
-  slabs_.run<T>(slots(), slots(), workspace, sum_count(), sum, [&](Index batch, int, const T* sums) {
+  slabs_.run<T>(slots(), workspace, sum_count(), sum, [&](Index batch, int, const T* sums) {
     const Range part = results_of(batch);
     for (Index r = part.begin; r < part.end; ++r, sums += sum_count())
       store(o, r / channel_blocks_, r % channel_blocks_ * channels_, sums);

@@ -264,7 +264,7 @@ void GatherWeights<T>::run(const Operands& o, std::byte* workspace) const {
     sum(o, b, task.units, s, tiles);
     return tiles;
   };
-  slabs_.run<T>(slots(), slots(), workspace, tile_elements_, sum_slab, [&](Index result, int number, const T* tiles) {
+  slabs_.run<T>(slots(), workspace, tile_elements_, sum_slab, [&](Index result, int number, const T* tiles) {
     store(o, block_of(result), tiles, carve(slot(workspace, number)).lines);
   });
 }

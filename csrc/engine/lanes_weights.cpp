@@ -136,16 +136,15 @@ void LanesWeights<T>::run(const Operands& o, std::byte* workspace) const {
       }
     return sums;
   };
-  slabs_.run<T>(slots(), slots(), workspace, batch_ * sums_.elements(), sum,
-                [&](Index batch, int number, const T* sums) {
-                  const Index first = batch * batch_;
-                  for (Index i = 0; i < std::min(batch_, blocks() - first); ++i, sums += sums_.elements()) {
-                    if (!all_finite(sums, sums_.elements())) finite.store(false, std::memory_order_relaxed);
-                    each_weights(o.w, (first + i) * lanes(), channels(first + i), [&](const View& part, Index lane) {
-                      store_lanes(kernels_, part, sums + lane, carve(slot(workspace, number)).flat);
-                    });
-                  }
-                });
+  slabs_.run<T>(slots(), workspace, batch_ * sums_.elements(), sum, [&](Index batch, int number, const T* sums) {
+    const Index first = batch * batch_;
+    for (Index i = 0; i < std::min(batch_, blocks() - first); ++i, sums += sums_.elements()) {
+      if (!all_finite(sums, sums_.elements())) finite.store(false, std::memory_order_relaxed);
+      each_weights(o.w, (first + i) * lanes(), channels(first + i), [&](const View& part, Index lane) {
+        store_lanes(kernels_, part, sums + lane, carve(slot(workspace, number)).flat);
+      });
+    }
+  });
   if (!finite) direct_->run(o, workspace);
 }
 

@@ -448,10 +448,9 @@ void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
       add(o, b, round, s, tiles, round > task.units.begin, fit);
     return folded_ ? nullptr : tiles;
   };
-  slabs_.run<float>(slots(), slots(), workspace, tile_elements(), sum,
-                    [&](Index result, int number, const float* tiles) {
-                      if (fit) store(o, block(result), tiles, carve(slot(workspace, number)).lines);
-                    });
+  slabs_.run<float>(slots(), workspace, tile_elements(), sum, [&](Index result, int number, const float* tiles) {
+    if (fit) store(o, block(result), tiles, carve(slot(workspace, number)).lines);
+  });
   if (!fit) direct_->run(o, workspace);
 }
 

@@ -1,6 +1,7 @@
 // Layer engine: reductions that tasks share.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/thread_pool.h"
@@ -51,9 +52,9 @@ struct Slabs {
 
   /// `sum(task, slot, to)` sums a task's units, to `to` where there are several slabs, and returns where the sums are,
   /// null if they need no storing. `store(result, slot, sums)` takes those of all units of a result. `shared` holds
-  /// bytes(). So many slots sum and store; so many threads add slabs, which are more where they share each task.
+  /// bytes(). Slabs are added by `sharers` where so many threads share what a slot does.
   template <class T, class Sum, class Store>
-  void run(int slots, int threads, std::byte* shared, Index elements, const Sum& sum, const Store& store) const {
+  void run(int slots, std::byte* shared, Index elements, const Sum& sum, const Store& store, int sharers = 1) const {
     const Index step = pitch<T>(elements);
     T* const parts = reinterpret_cast<T*>(shared);
     parallel_for(tasks(), slots, [&](Index i, int slot) {
@@ -63,6 +64,7 @@ struct Slabs {
     });
     if (!several()) return;
     const bool few = tasks() * elements < kFewAdditions;
+    const int threads = std::max(slots, sharers);
     const Index pieces = few ? 1 : ceil_div(threads, results);
     parallel_for(results * pieces, few ? 1 : threads, [&](Index i, int) {
       T* const sums = parts + i / pieces * count * step;

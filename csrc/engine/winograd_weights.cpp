@@ -89,10 +89,10 @@ class WinogradWeights final : public Tiled<T> {
         if (!add(o, b, this->box(j), s, workspace, j > task.units.begin)) fit = false;
       return s.c;
     };
-    slabs_.template run<T>(together_ ? 1 : this->slots(), this->slots(), workspace, slab_elements(), sum,
-                           [&](Index block, int slot, const T* c) {
-                             if (fit && !store(o, block_of(block), c, carve(workspace, slot), workspace)) fit = false;
-                           });
+    const auto store_block = [&](Index block, int slot, const T* c) {
+      if (fit && !store(o, block_of(block), c, carve(workspace, slot), workspace)) fit = false;
+    };
+    slabs_.template run<T>(together_ ? 1 : this->slots(), workspace, slab_elements(), sum, store_block, this->slots());
     if (!fit) direct_->run(o, workspace);
   }
 
