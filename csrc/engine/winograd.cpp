@@ -260,10 +260,10 @@ class Winograd final : public Tiled<T>, Roles {
   // Sets of results that are formed from the same tiles.
   Index results() const { return axes_[1].results * axes_[2].results; }
 
+  // Source channels whose tiles and weights are there together.
+  Index sources_at_a_time() const { return prepack_ && !streamed() ? cs_ : chunk_; }
   // Of `multiply_together` a box, each with its products.
-  Index calls_together() const {
-    return ceil_div(panels_, at_once_) * (prepack_ && !streamed() ? 1 : ceil_div(cs_, chunk_));
-  }
+  Index calls_together() const { return ceil_div(panels_, at_once_) * ceil_div(cs_, sources_at_a_time()); }
   Index fewest_panels() const { return ceil_div(vectors_, kernels_.gather_count); }
   Index width(Index panels) const { return ceil_div(vectors_, panels) * lanes_; }
   Index panel_begin(Index panel) const { return panel * vectors_ / panels_ * lanes_; }
@@ -345,7 +345,7 @@ class Winograd final : public Tiled<T>, Roles {
     for (Index first = 0, last; first < results(); first = last) {
       last = first + results_at_a_time();
       for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
-        k1 = prepack_ && !streamed() ? cs_ : std::min(k0 + chunk_, cs_);
+        k1 = std::min(k0 + sources_at_a_time(), cs_);
         for (Index c = k0; c < k1 && streamed(); c += lanes_) good &= transform(o, g, b, c, s);
         if (!prepack_) weights(o.w, g, panel, {k0, k1}, {k0, k1}, s, s.u);
         for (Index result = first; result < last; ++result)
@@ -381,7 +381,7 @@ class Winograd final : public Tiled<T>, Roles {
       return all.m + (panel - panels.begin) * results() * frequencies_ * mstep_;
     };
     for (Index k0 = 0, k1; k0 < cs_; k0 = k1) {
-      k1 = prepack_ && !streamed() ? cs_ : std::min(k0 + chunk_, cs_);
+      k1 = std::min(k0 + sources_at_a_time(), cs_);
       const auto u = [&](Index panel) {
         return prepack_ ? chunk_of_weights(all.u, g, panel, k0)
                         : all.u + (panel - panels.begin) * frequencies_ * ustep_;
