@@ -300,7 +300,7 @@ TEST_P(MatrixPass, TakesEveryWay) {
           [&](const Pass& pass, std::size_t) { all += pass.explain() + '\n'; });
     }
   for (const char* way : {
-           "boxes of 1x1x6x50 pixels, chunks of 32 of 32 source channels, panels of 20 of 20 channels, packed once",
+           "boxes of 1x1x3x50 pixels, chunks of 32 of 32 source channels, panels of 20 of 20 channels, packed once",
            "boxes of 1x1x11x13 pixels, chunks of 36 of 36 source channels, panels of 20 of 40 channels, packed by "
            "tasks that share their source",
            "chunks of 128 of 500 source channels, panels of 20 of 40 channels, packed by tasks;",
@@ -319,24 +319,39 @@ TEST_P(MatrixPass, TakesEveryWay) {
     EXPECT_NE(all.find(way), std::string::npos) << way;
 }
 
-// Magnitudes are judged box by box: so boxes must not follow the number of threads.
-TEST_P(MatrixPass, JudgesTheSameBoxesForAllThreads) {
-  const Problem p = problem(2, 1, 64, 64, {1, 40, 40}, {1, 1, 1});
-  for (const Unknown unknown : {Unknown::x, Unknown::y}) {
-    std::vector<double> expected;
-    for (const int threads : {1, 2, 8}) {
-      set_num_threads(threads);
-      Call call(p, unknown, {kFloat, kFloat, kFloat});
-      Random random(57);
-      int element = 0;
-      call.fill([&] { return random.real(-1, 1) * (element++ % 1600 < 400 ? 1e-20 : 1); });  // the first ten rows
-      const auto pass = make(GetParam(), call.spec(std::size_t{1} << 19, threads));
-      ASSERT_NE(pass, nullptr);
-      const std::vector<double> got = call.run(*pass);
-      if (expected.empty()) expected = got;
-      ASSERT_TRUE(same_bits(got, expected)) << threads << " threads\n" << pass->explain();
+// Tiny pieces do not leave an operand to the direct pass: boxes follow threads, planes and columns follow strides, and
+// none of them may decide.
+TEST_P(MatrixPass, JudgesOperandsAsWholes) {
+  for (const auto& [p, period] :
+       {std::pair{problem(2, 1, 64, 64, {1, 40, 40}, {1, 1, 1}), 1600},                           // rows are tiny,
+        std::pair{problem(1, 1, 34, 40, {4, 10, 12}, {3, 3, 3}, kOne, kOne, {1, 1, 1}), 480},     // planes,
+        std::pair{problem(1, 1, 21, 160, {1, 7, 9}, {1, 3, 3}, kOne, kOne, {0, 1, 1}), 21 * 63},  // channels,
+        std::pair{problem(4, 1, 40, 36, {1, 11, 13}, {1, 3, 3}, kOne, kOne, {0, 1, 1}), 4 * 40 * 143}})  // images
+    for (const auto& [unknown, pixels] : kWays) {
+      if (pixels && p.taps() == 1) continue;
+      std::vector<double> expected;
+      for (const auto& [threads, layout] : {std::pair{1, Layout::dense},
+                                            {2, Layout::channels_last},
+                                            {8, Layout::dense},
+                                            {3, Layout::permuted},
+                                            {8, Layout::blocked}}) {
+        set_num_threads(threads);
+        Call call(p, unknown, {kFloat, kFloat, kFloat}, {layout, layout, layout});
+        Random random(57);
+        for (const std::size_t operand : {0, 1, 2}) {
+          int element = 0;
+          call.fill(operand, [&] { return random.real(-1, 1) * (element++ % period < period / 4 ? 1e-20 : 1); });
+        }
+        const PassSpec spec = call.spec(std::size_t{1} << 20, threads);
+        const auto pass = make(GetParam(), spec, pixels);
+        ASSERT_NE(pass, nullptr);
+        const std::vector<double> got = call.run(*pass);
+        if (expected.empty()) expected = got;
+        ASSERT_TRUE(same_bits(got, expected)) << threads << " threads, layout " << static_cast<int>(layout) << '\n'
+                                              << pass->explain();
+        ASSERT_NE(got, call.run(*make_direct(GetParam(), spec))) << pass->explain();
+      }
     }
-  }
   set_num_threads(kThreads);
 }
 

@@ -1,9 +1,8 @@
 // Layer engine: float passes on a matrix unit (kernels/matrix.h). Operands are split to bfloat16 terms when they are
 // brought in; kernels then add up tiles of products in float32.
 //
-// The unit flushes what is tiny and turns infinities into NaN. Every split tells the magnitudes that it saw: where one
-// lies outside of what the unit serves, the direct pass computes the whole result again. With strict precision that is
-// any element, so that each has the bound of direct sums.
+// The unit flushes what is tiny and turns infinities into NaN. Every split tells the magnitudes that it saw: where they
+// lie outside of what the unit serves, the direct pass computes the whole result again.
 //
 // matrix_images.h is for images (unknown x and y), matrix_pixels.cpp for small ones (unknown x), matrix_weights.cpp for
 // weights (unknown w).
@@ -25,13 +24,6 @@ constexpr Index kRows = 32;   // of a call
 
 /// Terms that hold every value of an operand.
 inline int terms_of(DType t) { return (significand_bits(t) + 7) / 8; }
-
-/// Whether no sum of products of such magnitudes overflows, and products of the largest ones keep all their terms: they
-/// lie 2^26 above what the unit flushes (2^-126). For `elements` those of the smallest ones too.
-inline bool fits(const Magnitudes& m, bool elements) {
-  constexpr auto bits = [](float f) { return std::bit_cast<std::uint32_t>(f); };
-  return m.most == 0 || ((elements ? m.least : m.most) >= bits(0x1p-50f) && m.most <= bits(0x1p+60f));
-}
 
 /// How many products of terms stand for one.
 inline int products_of(int a, int b) { return a * b - (a + b > 4) - 2 * (a + b > 5); }
@@ -84,18 +76,38 @@ inline bool dense_rows(const View& image, const Planes& planes) {
   return image.dtype == DType::float32 && image.plain() && image.stride[4] == 1 && planes.step(2) == 1;
 }
 
+/// Whether the unit serves what both operands hold. They are judged as wholes: the pieces in which tasks split them
+/// follow threads and strides, which must not decide what computes the result.
 class Fit {
  public:
-  /// `elements`: every element keeps its bound, not the result as a whole.
-  explicit Fit(bool elements) : elements_(elements) {}
-  void see(const Magnitudes& magnitudes) {
-    if (!fits(magnitudes, elements_)) good_.store(false, std::memory_order_relaxed);
-  }
-  explicit operator bool() const { return good_.load(std::memory_order_relaxed); }
+  /// Where strict, products of the smallest elements keep all their terms, so that each result has the bound of direct
+  /// sums; else those of the largest.
+  explicit Fit(Precision precision) : strict_(precision == Precision::strict) {}
+  void see_a(const Magnitudes& m) { see(a_, m); }
+  void see_b(const Magnitudes& m) { see(b_, m); }
+  /// Whether nothing that was seen so far spoils the results: else there is no need to go on.
+  bool good() const { return good_.load(std::memory_order_relaxed); }
+  /// Whether results are good, when all was seen.
+  bool served() const { return good() && a_.served() && b_.served(); }
 
  private:
-  const bool elements_;
+  // No sum of products overflows; those of two least ones lie 2^26 above what the unit flushes (2^-126).
+  static constexpr auto kLeast = std::bit_cast<std::uint32_t>(0x1p-50f), kMost = std::bit_cast<std::uint32_t>(0x1p+60f);
+
+  struct Operand {
+    std::atomic<bool> tiny{false}, other{false};  // whether some piece was, and some was not; zeros are neither
+    bool served() const { return other.load(std::memory_order_relaxed) || !tiny.load(std::memory_order_relaxed); }
+  };
+  void see(Operand& operand, const Magnitudes& m) {
+    if (m.most == 0) return;
+    if (m.most > kMost || (strict_ && m.least < kLeast)) good_.store(false, std::memory_order_relaxed);
+    std::atomic<bool>& seen = m.most < kLeast ? operand.tiny : operand.other;
+    if (!seen.load(std::memory_order_relaxed)) seen.store(true, std::memory_order_relaxed);  // lines stay shared
+  }
+
+  const bool strict_;
   std::atomic<bool> good_{true};
+  Operand a_, b_;
 };
 
 }  // namespace convbwd::matrix

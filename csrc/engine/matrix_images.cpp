@@ -45,15 +45,15 @@ void Matrix::split(const View& image, const Work& work, Index n, const Blocks& b
           const float* const even = static_cast<const float*>(image.data) + origin;
           FlatPlane source = flat(image, planes_, part);
           source.ahead = 2 * image.stride[1];
-          fit.see(unit_.split_pairs(to + place, term, image_terms_, even, live == 2 ? even + image.stride[1] : nullptr,
-                                    source));
+          fit.see_b(unit_.split_pairs(to + place, term, image_terms_, even,
+                                      live == 2 ? even + image.stride[1] : nullptr, source));
         });
       } else {
         const Index number = 2 * i % copied_;  // of those that are copied together
         if (number == 0)
           planes_.copy(kernels_, image, s.parts, n, c, std::min(copied_, cs_ - pair), s.plane, false, image.stride[1]);
         const float* const even = s.plane + number * plane;
-        fit.see(
+        fit.see_b(
             unit_.split_pairs(to, term, image_terms_, even, live == 2 ? even + plane : nullptr, flat(plane, plane)));
       }
     }
@@ -77,7 +77,7 @@ void Matrix::pack(const View& w, Index g, Index panel, const Blocks& blocks, flo
     const std::ptrdiff_t* from = from_.data();
     for (const Steps& steps : steps_)
       for (Index i = 0; i < steps.taps; ++i, from += steps.rows, to += weight_terms_ * steps.rows * kDepth)
-        fit.see(unit_.split_rows(to, steps.rows * kDepth, weight_terms_, scratch, from, steps.rows));
+        fit.see_a(unit_.split_rows(to, steps.rows * kDepth, weight_terms_, scratch, from, steps.rows));
   }
 }
 
@@ -175,7 +175,7 @@ void Matrix::run(const Operands& o, std::byte* workspace) const {
   const View& image = this->image(o);
   auto* const packed = reinterpret_cast<std::uint16_t*>(workspace);
   auto* const shared = reinterpret_cast<std::uint32_t*>(workspace);
-  Fit fit(spec_.precision == Precision::strict);
+  Fit fit(spec_.precision);
   if (layout_.mode == Mode::packed)
     parallel_for(spec_.problem.groups * panels_, slots(), [&](Index i, int number) {
       pack(o.w, i / panels_, i % panels_, {0, blocks_}, carve(slot(workspace, number)).weights,
@@ -185,7 +185,7 @@ void Matrix::run(const Operands& o, std::byte* workspace) const {
     return std::min(last * panel_channels_, cd_) - first * panel_channels_;
   };
   if (layout_.mode == Mode::shared) {
-    for (Index i = 0; i < rounds() && fit; ++i) {
+    for (Index i = 0; i < rounds() && fit.good(); ++i) {
       const Work work = this->work(i);
       parallel_for(work.images * blocks_, slots(), [&](Index part, int number) {
         const Index n = part / blocks_, block = part % blocks_;
@@ -194,8 +194,8 @@ void Matrix::run(const Operands& o, std::byte* workspace) const {
       });
       parallel_for(panels_, slots(), [&](Index panel, int number) {
         const Slot s = carve(slot(workspace, number));
-        if (fit) add(o, work, panel, panel, panel_live(panel), {0, blocks_}, shared, nullptr, s, fit);
-        if (fit) store(o, work, panel, panel_live(panel), s);
+        if (fit.good()) add(o, work, panel, panel, panel_live(panel), {0, blocks_}, shared, nullptr, s, fit);
+        if (fit.good()) store(o, work, panel, panel_live(panel), s);
       });
     }
   } else {
@@ -213,14 +213,14 @@ void Matrix::run(const Operands& o, std::byte* workspace) const {
           if (first == begin)
             for (Index n = 0; n < work.images; ++n)
               split(image, work, work.n + n, chunk, s, s.pairs + n * image_pairs(), fit);
-          for (Index panel = first; panel < first + step && fit; ++panel)
+          for (Index panel = first; panel < first + step && fit.good(); ++panel)
             add(o, work, panel, first, channels, chunk, s.pairs, packed, s, fit);
         }
-        if (fit) store(o, work, first, channels, s);
+        if (fit.good()) store(o, work, first, channels, s);
       }
     });
   }
-  if (!fit) direct_->run(o, workspace);
+  if (!fit.served()) direct_->run(o, workspace);
 }
 
 std::string Matrix::explain() const {

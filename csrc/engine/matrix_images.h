@@ -102,8 +102,7 @@ class Matrix final : public GuardedPass, Roles {
   Index panel_channels_ = 1, panels_ = 1, panel_taps_ = 0;
   Index3 count_;
   Layout layout_;
-  Index chunk_ = 0, part_ = 0;  // to be kept, which fix the order of sums, and the box; 0 while they may be chosen
-  Index3 box_{};
+  Index chunk_ = 0, part_ = 0;  // to be kept, which fix the order of sums; 0 while they may be chosen
   double nanoseconds_ = 0;
   Index copied_ = 2;  // source channels that are copied together
   Planes planes_;

@@ -48,9 +48,8 @@ bool Matrix::plan() {
   if (least_time == 0) return false;
   configure(best, least);
   nanoseconds_ = estimate();
-  // More threads may share the boxes another way: of them, for each of which magnitudes are judged, and of chunks there
-  // must be no others.
-  chunk_ = layout_.chunk, part_ = layout_.part, box_ = layout_.box;
+  // More threads may have other boxes, shared another way, but no other chunks.
+  chunk_ = layout_.chunk, part_ = layout_.part;
   if (sharers() > 2) {
     const auto by_threads = [&] {
       const double read = layout_.mode == Mode::shared ? moved() * (1 - 1.0 / slots()) : 0;  // that others split
@@ -82,7 +81,7 @@ double Matrix::search_modes(Index slots, Layout& best) {
 // Large boxes make most of the weights; they shrink until source and results stay in L2 and within the budget.
 bool Matrix::search(Mode mode, Index least) {
   const Problem& p = spec_.problem;
-  Layout l{mode, box_[0] > 0 ? box_ : count_, p.n, blocks_, 1, panels_};
+  Layout l{mode, count_, p.n, blocks_, 1, panels_};
   const bool fixed = chunk_ > 0;
   const Index wanted = kMinTasks / 2 * std::max<Index>(2, least);
   if (fixed) {
@@ -94,8 +93,6 @@ bool Matrix::search(Mode mode, Index least) {
   const auto shrink_box = [&](Index least_pixels) {
     if (l.batch > 1)
       l.batch = even_part(p.n, l.batch - 1);
-    else if (box_[0] > 0)
-      return false;
     else if (l.box[0] > 1)
       halve(l.box[0]);
     else if (l.box[1] > 1 && flat() > least_pixels)

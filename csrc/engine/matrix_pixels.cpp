@@ -215,7 +215,7 @@ void MatrixPixels::split_y(const Operands& o, const Round& round, Index step, fl
   if (live < kDepth) std::fill_n(pixels, elements, 0.0f);
   copy_in(kernels_, pixels, {volume() * kDepth, 1, p.y[1] * p.y[2] * kDepth, p.y[2] * kDepth, kDepth},
           o.y.at({round.n0, round.g * p.co + first, 0, 0, 0}, {round.images, live, p.y[0], p.y[1], p.y[2]}));
-  fit.see(unit_.split_plane(to, y_term(), y_terms_, pixels, flat(elements, elements)));
+  fit.see_a(unit_.split_plane(to, y_term(), y_terms_, pixels, flat(elements, elements)));
 }
 
 // Splits rows of w, two channels of y side by side.
@@ -239,8 +239,8 @@ void MatrixPixels::split_w(const Operands& o, Index g, Index c0, Index channels,
       if (i >= live)
         for (int t = 0; t < w_terms_; ++t) std::fill_n(to + t * w_term(), plane.length, 0u);
       else
-        fit.see(unit_.split_pairs(to, w_term(), w_terms_, rows + i * next,
-                                  i + 1 < live ? rows + (i + 1) * next : nullptr, plane));
+        fit.see_b(unit_.split_pairs(to, w_term(), w_terms_, rows + i * next,
+                                    i + 1 < live ? rows + (i + 1) * next : nullptr, plane));
     }
   }
 }
@@ -303,8 +303,8 @@ void MatrixPixels::store(const Operands& o, const Round& round, Index c0, Index 
 void MatrixPixels::run(const Operands& o, std::byte* workspace) const {
   const Problem& p = spec_.problem;
   auto* const all = reinterpret_cast<std::uint16_t*>(workspace);
-  Fit fit(spec_.precision == Precision::strict);
-  for (Index i = 0; i < rounds() && fit; ++i) {
+  Fit fit(spec_.precision);
+  for (Index i = 0; i < rounds() && fit.good(); ++i) {
     const Index batches = ceil_div(p.n, batch_), n0 = i % batches * batch_;
     const Round round{i / batches, n0, std::min(batch_, p.n - n0)};
     if (shared_)
@@ -314,11 +314,11 @@ void MatrixPixels::run(const Operands& o, std::byte* workspace) const {
     parallel_for(tasks_, slots(), [&](Index task, int number) {
       const Slot s = carve(slot(workspace, number));
       const Index c0 = task * channels_, channels = std::min(channels_, p.ci - c0);
-      if (fit) add(o, round, c0, channels, all, s, fit);
-      if (fit) store(o, round, c0, channels, s);
+      if (fit.good()) add(o, round, c0, channels, all, s, fit);
+      if (fit.good()) store(o, round, c0, channels, s);
     });
   }
-  if (!fit) direct_->run(o, workspace);
+  if (!fit.served()) direct_->run(o, workspace);
 }
 
 std::string MatrixPixels::explain() const {

@@ -57,9 +57,9 @@ class MatrixWeights final : public GuardedPass {
   // Of image n of a round, and 16 columns from c on: rows of `count` floats, `lds` apart.
   void split_columns(Index n, Index c, Index live, const float* from, Index lds, Index count, const Slot& s,
                      Fit& fit) const {
-    fit.see(unit_.split_columns(s.x + c / kColumns * x_terms_ * x_term() + n * x_image(), x_term(),
-                                pairings_ > 1 ? batch_ * x_image() : 0, x_terms_, from, lds, static_cast<int>(live),
-                                count));
+    fit.see_b(unit_.split_columns(s.x + c / kColumns * x_terms_ * x_term() + n * x_image(), x_term(),
+                                  pairings_ > 1 ? batch_ * x_image() : 0, x_terms_, from, lds, static_cast<int>(live),
+                                  count));
   }
   void split_channels(const Operands& o, const Block& b, Index n0, Index images, const PixelBox& pixels, const Slot& s,
                       Fit& fit) const;
@@ -363,7 +363,7 @@ void MatrixWeights::split_y(const Operands& o, const Block& b, Index n0, Index i
       std::uint16_t* const to = s.y + c * y_row() + n * image_steps_ * kDepth;
       const auto split = [&](const float* from, FlatPlane plane) {
         plane.length = whole;
-        fit.see(unit_.split_plane(to, y_term(), y_terms_, from, plane));
+        fit.see_a(unit_.split_plane(to, y_term(), y_terms_, from, plane));
       };
       if (!dense_rows(o.y, y_)) {
         y_.copy(kernels_, o.y, s.y_parts, n0 + n, channel, 1, s.plane, false, o.y.stride[1]);
@@ -439,19 +439,19 @@ void MatrixWeights::store_pairs(const View& w, const Block& b, Index m, Index ro
 }
 
 void MatrixWeights::run(const Operands& o, std::byte* workspace) const {
-  Fit fit(spec_.precision == Precision::strict);
+  Fit fit(spec_.precision);
   const auto sum = [&](const Slabs::Task& task, int number, float* tiles) -> const float* {
     const Slot s = carve(slot(workspace, number));
     const Block b = block(task.result);
     if (!tiles) tiles = s.tiles;
-    for (Index round = task.units.begin; round < task.units.end && fit; ++round)
+    for (Index round = task.units.begin; round < task.units.end && fit.good(); ++round)
       add(o, b, round, s, tiles, round > task.units.begin, fit);
     return folded_ ? nullptr : tiles;
   };
   slabs_.run<float>(slots(), workspace, tile_elements(), sum, [&](Index result, int number, const float* tiles) {
-    if (fit) store(o, block(result), tiles, carve(slot(workspace, number)).lines);
+    if (fit.good()) store(o, block(result), tiles, carve(slot(workspace, number)).lines);
   });
-  if (!fit) direct_->run(o, workspace);
+  if (!fit.served()) direct_->run(o, workspace);
 }
 
 std::string MatrixWeights::explain() const {
