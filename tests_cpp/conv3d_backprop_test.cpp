@@ -70,6 +70,9 @@ TEST(Conv3DBackprop, RefusesTensorsThatDoNotFit) {
   refused([&] { run(c.input.shape, {}); }, ErrorKind::value,
           "op: filter.strides must be empty or have 5 entries, got (1,)");
   c.filter.strides = {};
+  c.filter.packing = Packing{MemoryFormat::fractal_z_3d};
+  refused([&] { run(c.input.shape, {}); }, ErrorKind::value, "op: filter must have no packing, got FRACTAL_Z_3D");
+  c.filter.packing.reset();
   c.out_backprop.shape.pop_back();
   refused([&] { run(c.input.shape, {}); }, ErrorKind::value, "op: out_backprop.shape must have 5 entries, got 4");
   c.op.data_format = MemoryFormat::ndc1hwc0;

@@ -50,6 +50,7 @@ Request forward(const Problem& p, DType dtype = DType::float32) {
   Request r = backward(p, dtype);
   r.function = "convolution";
   r.grad_output.reset();
+  r.bias = tensor({p.groups * p.co});
   return r;
 }
 // The transposed call with the same canonical form: what it reads is y, what it computes is x.
@@ -81,8 +82,8 @@ class Data {
       const Result& result = plan.results()[i];
       if (r.grad_output ? r.output_mask[i] : i == 0) results_[i] = own(result.shape, result.dtype);
     }
-    if (!r.grad_output) {
-      bias_ = own({plan.results()[0].shape[r.input.shape.size() < r.weight.shape.size() ? 0 : 1]}, DType::float32);
+    if (r.bias) {
+      bias_ = own(r.bias->shape, r.bias->dtype);
       for (Index e = 0; e < bias_.shape[0]; ++e)
         set(bias_.data, bias_.dtype, e, static_cast<double>(random.integer(-9, 9)));
     }
@@ -91,7 +92,7 @@ class Data {
     if (request_.grad_output)
       plan.backward(operands_[0], operands_[1], operands_[2], results_);
     else
-      plan.forward(operands_[1], operands_[2], &bias_, results_[0]);
+      plan.forward(operands_[1], operands_[2], request_.bias ? &bias_ : nullptr, results_[0]);
   }
   std::vector<double> values() const {
     std::vector<double> v;
@@ -349,6 +350,23 @@ TEST_F(PlanTest, TakesMatrixUnitsAndWinogradWhereverTheyCanServe) {
   }
   const Problem strided = problem(1, 1, 32, 32, {1, 28, 28}, {1, 3, 3}, {1, 4, 4}, {1, 1, 1}, {0, 1, 1});
   EXPECT_NE(text(strided, Algorithm::winograd, Precision::fast).find("gather"), std::string::npos);
+  // Of all direct passes, not gather alone: lanes for many groups, columns or matvec for a single window.
+  for (const Problem& q : {problem(2, 128, 1, 1, {1, 14, 14}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}),
+                           problem(1, 1, 6, 600, {1, 9, 9}, {1, 9, 9})}) {
+    const auto passes = [&](Algorithm algorithm) {
+      Request r = backward(q);
+      r.algorithm = algorithm;
+      std::string names;
+      for (const PassInfo& pass : Plan::make(r).passes()) names += pass.text.substr(0, pass.text.find(' ')) + ' ';
+      return names;
+    };
+    const std::string direct = passes(Algorithm::direct);
+    EXPECT_EQ(direct.find("gather"), std::string::npos) << direct;
+    EXPECT_EQ(passes(Algorithm::winograd), direct);
+    if (q.depthwise()) {
+      EXPECT_EQ(passes(Algorithm::matrix), direct);
+    }
+  }
 }
 
 TEST_F(PlanTest, StrictSumsProductsAndNothingElse) {
@@ -587,6 +605,9 @@ INSTANTIATE_TEST_SUITE_P(, ForwardRefuses,
                              {"WeightStrides", [](Data& d) { d.weight().strides = {1, 40, 960, 960, 2880}; }},
                              {"OutputShape", [](Data& d) { ++d.results()[0].shape[2]; }},
                              {"BiasShape", [](Data& d) { d.bias().shape = {41}; }},
+                             {"BiasType", [](Data& d) { d.bias().dtype = DType::float64; }},
+                             {"BiasStrides", [](Data& d) { d.bias().strides = {0}; }},
+                             {"BiasFormat", [](Data& d) { d.bias().packing = Packing{}; }},
                          }),
                          testing::PrintToStringParamName());
 
@@ -597,6 +618,32 @@ TEST_F(PlanTest, OfOneFunctionRefusesTheOther) {
   EXPECT_THROW(of_forward.backward(data.grad_output(), data.input(), data.weight(), data.results()), Error);
   EXPECT_THROW(of_backward.forward(image.input(), image.weight(), nullptr, image.results()[0]), Error);
   EXPECT_THROW(of_backward.forward(data.input(), data.weight(), nullptr, data.results()[0]), Error);
+}
+
+TEST_F(PlanTest, OfABiasNeedsItAndOthersRefuseIt) {
+  Request r = forward(kDense);
+  const Plan with = Plan::make(r);
+  Data data(r, with);
+  const Tensor bias = data.bias();
+  EXPECT_THROW(with.forward(data.input(), data.weight(), nullptr, data.results()[0]), Error);
+  r.bias.reset();
+  EXPECT_THROW(Plan::make(r).forward(data.input(), data.weight(), &bias, data.results()[0]), Error);
+}
+
+// The strides of one block of channels are those of a plain tensor, but the lanes that no channel has are written, too.
+TEST_F(PlanTest, OfAFormatRefusesAPlainTensorOfTheSameStrides) {
+  Request plain = backward(problem(2, 1, 3, 4, {1, 8, 8}, {1, 1, 1}));
+  plain.output_mask = {true, false, false};
+  Request packed = plain;
+  plain.result_strides[0] = {1024, 1, 1024, 128, 16};
+  packed.result_packings[0] = Packing{MemoryFormat::ndc1hwc0, 16};
+  const Plan of_plain = Plan::make(plain), of_packed = Plan::make(packed);
+  Data data(plain, of_plain);
+  data.results()[0].strides = plain.result_strides[0];
+  EXPECT_THROW(data.run(of_packed), Error);
+  data.results()[0].strides.clear();
+  data.results()[0].packing = packed.result_packings[0];
+  EXPECT_THROW(data.run(of_plain), Error);
 }
 
 // Rows 16 to 27 of a gradient, from the rows of dy that they read.

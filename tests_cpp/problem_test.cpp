@@ -296,6 +296,12 @@ INSTANTIATE_TEST_SUITE_P(
          "weight must be packed with groups = 2, got 1"},
         {"FormatTooLarge", [](Request& r) { r.input.packing = Packing{MemoryFormat::nc1hwc0, std::int64_t{1} << 55}; },
          "input must take less than 2**63 bytes, got more in NC1HWC0"},
+        {"OperandReach", [](Request& r) { r.input.strides = {1, 1, std::int64_t{1} << 60, 1}; },
+         "input.strides must reach less than 2**63 bytes, got (1, 1, 1152921504606846976, 1)"},
+        {"OperandReachBackwards", [](Request& r) { r.weight.strides = {INT64_MIN, 9, 3, 1}; },
+         "weight.strides must reach less than 2**63 bytes, got (-9223372036854775808, 9, 3, 1)"},
+        {"ResultReach", [](Request& r) { r.result_strides[1] = {INT64_MIN, 9, 3, 1}; },
+         "grad_weight.strides must reach less than 2**63 bytes, got (-9223372036854775808, 9, 3, 1)"},
         {"FormatOfBias", [](Request& r) { r.result_packings[2] = Packing{}; },
          "grad_bias must have no format, got NCHW"},
         {"FormatOfResult", [](Request& r) { r.result_packings[1] = Packing{MemoryFormat::fractal_z, -1}; },
@@ -313,6 +319,8 @@ TEST(Check, BiasOfAForwardCall) {
   Request r = forward({1, 2, 7}, {5, 2, 3});
   r.bias = tensor({5});
   EXPECT_EQ(check(r).output_shape, (Shape{1, 5, 5}));
+  r.bias->packing = Packing{};
+  EXPECT_THROW(check(r), Error);
   r.bias = tensor({4});
   EXPECT_THROW(check(r), Error);
 }

@@ -15,10 +15,10 @@
 #include <fstream>
 #include <mutex>
 #include <new>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "convbwd/types.hpp"
 
@@ -63,12 +63,14 @@ class Pool {
   void work(std::uint32_t seen);
   void take_tasks(int slot) noexcept;
   void keep_off_the_caller();
+  std::span<std::thread> started() { return {workers_.data(), static_cast<std::size_t>(started_)}; }
 
   std::mutex run_mutex_;  // held by the thread whose job it is
   std::mutex mutex_;      // guards stop_, asleep_ and error_, and every change that a condition variable is waited for
   std::condition_variable wake_, done_;
-  std::vector<std::thread> workers_;
-  std::size_t placed_ = 0;  // workers that keep to `places_`
+  // Not on the heap: a forked child could not give its copy back.
+  std::array<std::thread, kMaxThreads> workers_;
+  int started_ = 0, placed_ = 0;  // workers, and those that keep to `places_`
 #ifdef __linux__
   cpu_set_t places_;
 #endif
@@ -95,11 +97,11 @@ void Pool::run(std::int64_t tasks, int slots, detail::TaskFn fn, void* context) 
     return;
   }
   try {
-    while (static_cast<int>(workers_.size()) < slots - 1) {
-      workers_.emplace_back(&Pool::work, this, epoch_.load(std::memory_order_relaxed));
-    }
+    for (; started_ < slots - 1; ++started_)
+      workers_[static_cast<std::size_t>(started_)] =
+          std::thread(&Pool::work, this, epoch_.load(std::memory_order_relaxed));
   } catch (const std::system_error&) {  // no more threads to be had: those at hand do the work
-    slots = static_cast<int>(workers_.size()) + 1;
+    slots = started_ + 1;
   }
   fn_ = fn;
   context_ = context;
@@ -119,7 +121,7 @@ void Pool::run(std::int64_t tasks, int slots, detail::TaskFn fn, void* context) 
     epoch_.fetch_add(1, std::memory_order_relaxed);  // only a hint to look at seats_
     wakes = asleep_ > 0;
   }
-  if (wakes || placed_ != workers_.size()) keep_off_the_caller();
+  if (wakes || placed_ != started_) keep_off_the_caller();
   wake_.notify_all();
 
   take_tasks(0);
@@ -148,10 +150,10 @@ void Pool::keep_off_the_caller() {
   cpu_set_t cpus;
   if (cpu < 0 || sched_getaffinity(0, sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) == 1) return;
   if (CPU_COUNT(&cpus) >= get_num_threads()) CPU_CLR(static_cast<std::size_t>(cpu), &cpus);
-  if (placed_ == workers_.size() && CPU_EQUAL(&cpus, &places_)) return;
-  for (std::thread& worker : workers_) pthread_setaffinity_np(worker.native_handle(), sizeof cpus, &cpus);
+  if (placed_ == started_ && CPU_EQUAL(&cpus, &places_)) return;
+  for (std::thread& worker : started()) pthread_setaffinity_np(worker.native_handle(), sizeof cpus, &cpus);
   places_ = cpus;
-  placed_ = workers_.size();
+  placed_ = started_;
 #endif
 }
 
@@ -206,8 +208,8 @@ void Pool::shut_down() {
     stop_ = true;
   }
   wake_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
-  workers_.clear();
+  for (std::thread& worker : started()) worker.join();
+  started_ = 0;
 }
 
 // Never destroyed, so that a thread which outlives the static objects still finds it.

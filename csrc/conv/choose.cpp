@@ -123,13 +123,6 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
     const double time = pass->nanoseconds(), factor = pass->cost() / time;
     all.push_back({std::move(pass), time, factor});
   };
-  const bool asked = algorithm == Algorithm::matrix || algorithm == Algorithm::winograd;
-  if (!asked && algorithm != Algorithm::blas)
-    add(spec.unknown == Unknown::w ? make_lanes_weights(spec, native) : make_lanes(spec, native));
-  if (!asked && spec.unknown == Unknown::x) {
-    add(make_columns(spec, kernels));
-    if (algorithm != Algorithm::blas) add(make_matvec(spec, native));
-  }
   if (const double time = in_rows_nanoseconds(spec, native); time > 0 && automatic && !along)
     if (auto pass = make_rows(spec, native)) all.push_back({std::move(pass), time});
   if constexpr (sizeof(T) == sizeof(float))
@@ -138,8 +131,16 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
       if (spec.unknown == Unknown::x) add(make_matrix_pixels(spec, native, *unit));
     }
   if (winograd_may) add(make_winograd(spec, native));
-  if (asked && all.size() > 1) all.erase(all.begin());  // wherever it can serve
-  const auto cost = [&](const Candidate& c) { return c.cost() * (&c == &all.front() && !asked ? kWorthwhile : 1); };
+  // Who asks for one of the two gets it wherever it can serve, else what `direct` takes.
+  const bool asked = algorithm == Algorithm::matrix || algorithm == Algorithm::winograd,
+             served = asked && all.size() > 1;
+  if (served) {
+    all.erase(all.begin());
+  } else if (algorithm != Algorithm::blas) {
+    add(spec.unknown == Unknown::w ? make_lanes_weights(spec, native) : make_lanes(spec, native));
+    if (spec.unknown == Unknown::x) add(make_columns(spec, native)), add(make_matvec(spec, native));
+  }
+  const auto cost = [&](const Candidate& c) { return c.cost() * (&c == &all.front() && !served ? kWorthwhile : 1); };
   auto best = std::min_element(all.begin(), all.end(),
                                [&](const Candidate& a, const Candidate& b) { return cost(a) < cost(b); });
   // Lanes form the sums of rows, and of channels that lie side by side without a transposition.

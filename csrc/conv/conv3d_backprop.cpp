@@ -50,7 +50,9 @@ struct Named {
   const Tensor& tensor;
 };
 
-void check_strides(const char* function, Named t) {
+void check_place(const char* function, Named t) {
+  if (t.tensor.packing)
+    fail(ErrorKind::value, function, t.name, " must have no packing, got ", name_of(t.tensor.packing->format));
   if (!t.tensor.strides.empty() && t.tensor.strides.size() != 5)
     fail(ErrorKind::value, function, t.name, ".strides must be empty or have 5 entries, got ", Tuple{t.tensor.strides});
 }
@@ -72,8 +74,8 @@ class Checker {
     check_dtypes(operand, out_backprop);
     const Shape x = sizes(x_name, x_size, op_.data_format), w = sizes(w_name, w_size, filter_format_),
                 y = sizes("out_backprop.shape", out_backprop.shape, op_.data_format);
-    check_strides(function_, operand);
-    check_strides(function_, {"out_backprop", out_backprop});
+    check_place(function_, operand);
+    check_place(function_, {"out_backprop", out_backprop});
     Request r;
     r.function = function_;
     r.grad_output = from_format(out_backprop, op_.data_format);
@@ -185,7 +187,7 @@ void run(Request r, std::size_t i, const Tensor& y, MemoryFormat format) {
   const Shape expected = to_format(i == 0 ? r.input.shape : r.weight.shape, format);
   if (y.shape != expected)
     fail(ErrorKind::value, function, "y.shape must be ", Tuple{expected}, ", got ", Tuple{y.shape});
-  check_strides(function, {"y", y});
+  check_place(function, {"y", y});
   const Tensor result = from_format(y, format);
   r.result_strides[i] = result.strides;
   r.result_dtypes[i] = y.dtype;

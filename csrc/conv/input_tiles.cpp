@@ -10,12 +10,11 @@
 #include "engine/axis.h"
 #include "format/add.h"
 #include "format/copy.h"
+#include "format/layouts.h"
 #include "kernels/list.h"
 
 namespace convbwd {
 namespace {
-
-constexpr Index kN0 = 16;  // output channels of a fractal
 
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
@@ -109,7 +108,7 @@ InputTiles::InputTiles(const InputTiling& tiling, DType dtype, DType output_dtyp
     : t_(tiling),
       dtype_(dtype),
       output_dtype_(output_dtype),
-      c0_(32 / static_cast<Index>(size_of(dtype))),
+      c0_(c0_of({}, dtype)),
       plane_(static_cast<Index>(std::uint64_t{tiling.hi} * tiling.wi)),
       cell_(ceil_div(tiling.cout, kN0) * kN0 * c0_),
       channels_first_(channels_first) {

@@ -147,6 +147,7 @@ struct Plan::Impl {
   int threads = 1;
   Algorithm algorithm = Algorithm::automatic;
   std::array<View, 3> in;  // grad_output, input, weight, as planned for
+  std::optional<View> planned_bias;
   std::array<Output, 3> outputs;
 };
 
@@ -179,6 +180,7 @@ std::shared_ptr<const Plan::Impl> Plan::Impl::make(const Request& r, int threads
   impl->in[1] = five_axes(r.input, c.unbatched);
   impl->in[2] = five_axes(r.weight, false, c.problem.groups);
   for (std::size_t i = 0; i < 3; ++i) impl->in[i].dtype = c.operands[i];
+  if (r.bias && !r.grad_output) impl->planned_bias = channels_view(*r.bias);
   for (std::size_t i = 0; i < 3; ++i) {
     Output& output = impl->outputs[i];
     output.wanted = impl->is_backward ? r.output_mask[i] : i == 0;
@@ -357,7 +359,8 @@ void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor
       refuse(kGradients[i]);
     const Results given = results_in(t, i, plan.per_sample, c);
     match(given.view, planned.view, kGradients[i], given.samples == 0);
-    if (given.step != planned.step && planned.samples > 1) refuse(kGradients[i]);
+    // A format of one block of channels has the strides of a plain tensor, but room for all lanes, which are cleared.
+    if ((given.step != planned.step && planned.samples > 1) || given.cleared != planned.cleared) refuse(kGradients[i]);
     addresses[i] = t.data;
   }
   plan.run(in, addresses, {}, workspace);
@@ -378,9 +381,16 @@ void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias
   const std::size_t rank = c.output_shape.size();
   const View x = as_planned(input, plan.in[1], rank, c.unbatched, "input");
   const View w = as_planned(weight, plan.in[2], rank + c.unbatched, false, "weight", c.problem.groups);
-  const View y = as_planned(output, plan.outputs[0].out.view, rank, c.unbatched, "output");
-  if (bias && (bias->shape != Shape{c.output_shape[c.unbatched ? 0 : 1]} || bias->strides.size() > 1)) refuse("bias");
-  plan.run({View{}, x, w}, {y.data, nullptr, nullptr}, bias ? channels_view(*bias) : View{}, {});
+  const Results& planned = plan.outputs[0].out;
+  const View y = as_planned(output, planned.view, rank, c.unbatched, "output");
+  if (results_in(output, 0, false, c).cleared != planned.cleared) refuse("output");
+  if ((bias != nullptr) != plan.planned_bias.has_value()) refuse("bias");
+  View b;
+  if (bias) {
+    if (bias->shape.size() != 1 || bias->strides.size() > 1 || bias->packing) refuse("bias");
+    match(b = channels_view(*bias), *plan.planned_bias, "bias");
+  }
+  plan.run({View{}, x, w}, {y.data, nullptr, nullptr}, b, {});
 }
 
 std::vector<std::pair<std::string, std::string>> build_info() {

@@ -114,6 +114,19 @@ void check_bytes(const Request& r, const char* name, const Shape& shape, DType d
     fail(r, name, " must take less than 2**63 bytes, got more of ", name_of(dtype), " (", geometry(r), ")");
 }
 
+// So must the distance of its first element and its last.
+void check_reach(const Request& r, const char* name, const Shape& shape, const Shape& strides, DType dtype) {
+  Sum bytes = 0;
+  for (std::size_t a = 0; a < strides.size(); ++a) {
+    const Sum backwards = Sum(0) - strides[a];
+    bytes.overflow |= backwards.overflow;
+    bytes = bytes + Sum(std::max(strides[a], backwards.value)) * std::max<Index>(shape[a] - 1, 0);
+  }
+  if ((bytes * static_cast<Index>(size_of(dtype))).overflow)
+    fail(r, name, ".strides must reach less than 2**63 bytes, got ", Tuple{strides}, " (", name,
+         ".shape=", Tuple{shape}, ")");
+}
+
 // What a C++ caller can get wrong in a tensor and a NumPy array cannot.
 void check_tensor(const Request& r, const char* name, const Tensor& tensor) {
   if (!tensor.strides.empty() && tensor.strides.size() != tensor.shape.size())
@@ -122,6 +135,7 @@ void check_tensor(const Request& r, const char* name, const Tensor& tensor) {
   for (const Index size : tensor.shape)
     if (size < 0) fail(r, name, ".shape must not be negative, got ", Tuple{tensor.shape});
   check_bytes(r, name, tensor.shape, tensor.dtype);
+  check_reach(r, name, tensor.shape, tensor.strides, tensor.dtype);
 }
 
 // Whether no two elements lie at the same place, by a rule that holds for every permuted, sliced or reversed array.
@@ -129,7 +143,7 @@ bool apart(const Shape& shape, const Shape& strides) {
   std::vector<std::pair<Index, Index>> axes;  // |stride|, size
   for (std::size_t a = 0; a < shape.size(); ++a) {
     if (shape[a] == 0) return true;
-    if (shape[a] > 1) axes.emplace_back(strides[a] < 0 ? -strides[a] : strides[a], shape[a]);
+    if (shape[a] > 1) axes.emplace_back(std::abs(strides[a]), shape[a]);
   }
   std::sort(axes.begin(), axes.end());
   Sum reach = 0;  // of the axes so far
@@ -141,11 +155,13 @@ bool apart(const Shape& shape, const Shape& strides) {
 }
 
 // Where a result shall be written.
-void check_strides(const Request& r, const char* name, bool is_image, const Shape& shape, const Shape& strides) {
+void check_strides(const Request& r, const char* name, bool is_image, const Result& result, const Shape& strides) {
+  const Shape& shape = result.shape;
   if (strides.empty()) return;
   if (strides.size() != shape.size())
     fail(r, name, " must have one stride for each axis, got ", Tuple{strides}, " (", name, ".shape=", Tuple{shape},
          ")");
+  check_reach(r, name, shape, strides, result.dtype);
   if (apart(shape, strides)) return;
   const auto as_given = [&](const Shape& axes) { return is_image ? image(r, axes) : axes; };
   fail(r, name, " must have elements that do not overlap each other, got strides of ", Tuple{as_given(strides)},
@@ -406,9 +422,10 @@ Checked check(const Request& r) {
       fail(r, "bias.shape must be (C_out,) = ", Tuple{per_channel}, ", got ", Tuple{r.bias->shape}, " (", geometry(r),
            ")");
     if (r.bias) check_tensor(r, "bias", *r.bias);
+    if (r.bias && r.bias->packing) fail(r, "bias must have no format, got ", name_of(r.bias->packing->format));
     result.results[0].shape = result.output_shape;
     check_bytes(r, "output", result.output_shape, result.results[0].dtype);
-    check_strides(r, "output", true, result.output_shape, r.result_strides[0]);
+    check_strides(r, "output", true, result.results[0], r.result_strides[0]);
     check_packing(r, "output", result.output_shape, result.results[0].dtype, r.result_packings[0], r.result_strides[0]);
     return result;
   }
@@ -438,7 +455,7 @@ Checked check(const Request& r) {
     check_bytes(r, kGradients[i], result.results[i].shape, result.results[i].dtype);
     if (!r.output_mask[i]) continue;
     const Result& to = result.results[i];
-    check_strides(r, r.result_names[i], i == 0, to.shape, r.result_strides[i]);
+    check_strides(r, r.result_names[i], i == 0, to, r.result_strides[i]);
     if (r.result_packings[i] && (i == 2 || (i == 1 && r.per_sample)))
       fail(r, r.result_names[i], " must have no format", i == 1 ? " where per_sample is True" : "", ", got ",
            name_of(r.result_packings[i]->format));

@@ -1,5 +1,5 @@
 // Layer conv: a user's request, checked once and brought into the canonical form.
-// All user errors of the library are raised by check(); nothing below it knows a user's argument.
+// Errors of a request are raised by check(); nothing below it knows a user's argument.
 #pragma once
 
 #include <array>

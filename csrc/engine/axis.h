@@ -60,6 +60,10 @@ struct PhaseSet {
 };
 PhaseSet phase_set(const Phase& d, const Phase& h, const Phase& w);
 std::vector<PhaseSet> phase_sets(const std::array<AxisMap, 3>& maps);
+/// Destination positions that a box of so many pixels a phase covers.
+inline Index3 positions_of(const std::array<AxisMap, 3>& maps, const Index3& box) {
+  return {box[0] * maps[0].dst_step, box[1] * maps[1].dst_step, box[2] * maps[2].dst_step};
+}
 /// The most pixels of any phase, an axis.
 Index3 most_pixels(const std::array<AxisMap, 3>& maps);
 

@@ -181,7 +181,7 @@ template <class T>
 bool Columns<T>::plan() {
   const Problem& p = spec_.problem;
   const Index lanes = kernels_.lanes, taps = p.taps();
-  if (spec_.unknown != Unknown::x || taps == 1 || p.depthwise() || !kernels_.any_bstep) return false;
+  if (spec_.unknown != Unknown::x || taps == 1 || p.depthwise()) return false;
   in_rows_ = p.dilation[2] == 1 && added(p.ci, true) < added(round_up(p.ci, lanes), false);
   if (!in_rows_ && (volume() > kMostPixels || p.x_plane() > kMostPlaces || taps > kMostTaps)) return false;
   while (axis_ < 2 && p.x[axis_] == 1 && p.w[axis_] == 1 && p.y[axis_] == 1) ++axis_;
@@ -347,8 +347,8 @@ template <class T>
 void Columns<T>::run_rows(const Operands& o, Round r, Index part, const Slot& s) const {
   const Problem& p = spec_.problem;
   Box own{{}, p.x};
-  own.begin[axis_] = part * p.x[axis_] / parts_;
-  own.size[axis_] = (part + 1) * p.x[axis_] / parts_ - own.begin[axis_];
+  const Range places = piece_of(p.x[axis_], part, parts_);
+  own.begin[axis_] = places.begin, own.size[axis_] = places.size();
   const Index plane = own.size[0] * own.size[1] * own.size[2], channel = r.g * p.ci + r.c0;
   for (Index c = 0; c < r.channels; ++c) {
     T bias{};

@@ -113,7 +113,8 @@ class LanesInPlace final : public SlottedPass, Roles {
     const Index3 in = LaneCalls::steps(maps_, &AxisMap::src_step, calls_.source),
                  out = LaneCalls::steps(maps_, &AxisMap::dst_step, calls_.results);
     Index3 begin{}, end = c.count;
-    begin[axis_] = c.count[axis_] * band / bands_, end[axis_] = c.count[axis_] * (band + 1) / bands_;
+    const Range positions = piece_of(c.count[axis_], band, bands_);
+    begin[axis_] = positions.begin, end[axis_] = positions.end;
     const Index rows = near_ ? end[1] - begin[1] : 1;
     std::ptrdiff_t last = 0;
     for (const DepthwiseTap& t : c.taps) last = std::max(last, t.s);

@@ -14,9 +14,7 @@ class Matrix final : public GuardedPass, Roles {
   bool plan();
   double nanoseconds() const override { return nanoseconds_; }
   std::string explain() const override;
-  Index3 tile() const override {
-    return {layout_.box[0] * maps_[0].dst_step, layout_.box[1] * maps_[1].dst_step, layout_.box[2] * maps_[2].dst_step};
-  }
+  Index3 tile() const override { return positions_of(maps_, layout_.box); }
   Sums summation() const override {
     return sums_of(SumKind::matrix, layout_.chunk, layout_.part, direct_->summation()[3]);
   }

@@ -27,9 +27,7 @@ class Rows final : public SlottedPass, Roles {
   Rows(const PassSpec& spec, const KernelSet<T>& kernels);
   bool plan();
   std::string explain() const override;
-  Index3 tile() const override {
-    return {box_q_[0] * maps_[0].dst_step, box_q_[1] * maps_[1].dst_step, box_q_[2] * maps_[2].dst_step};
-  }
+  Index3 tile() const override { return positions_of(maps_, box_q_); }
   Sums summation() const override { return sums_of(SumKind::rows, chunk_, 0, 0); }
   void run(const Operands& operands, std::byte* workspace) const override;
 

@@ -15,7 +15,7 @@ struct Stack {
   bool up = false;   // the first tap along h is the lowest one
   Index blocks = 0;  // of rows; none where taps lie otherwise
 
-  Range block(Index i) const { return {i * height / blocks, (i + 1) * height / blocks}; }
+  Range block(Index i) const { return piece_of(height, i, blocks); }
   /// Whether rows of so many results a pixel are worth computing together. Sums of few pixels wait for their products:
   /// rows of 16 with 3 taps took as long as one by one, rows of 28 with 2 taps 1.07 times as long (Zen 5).
   bool serves(Index results, Index rows, Index width) const {

@@ -95,8 +95,8 @@ class Winograd final : public Tiled<T>, Roles {
             scattered * this->relative_weights(costs.weights, prepack_ ? boxes_ * tiles : tiles));
   }
 
-  double of_sharing() const override {
-    return order_ == Order::panels ? 1 + kTogether / static_cast<double>(width_) : 1;
+  double of_shared_panels() const override {
+    return order_ == Order::panels ? 1 + kPanelsShared / static_cast<double>(width_) : 1;
   }
 
   std::string explain() const override {

@@ -40,11 +40,11 @@ constexpr Index kBesideWeights = 6 << 18, kSharedBytes = 9 << 18, kOwnBytes = 15
 // A plan of so many products (0.05 ms) that runs one task at a time counts for so much more: the geometric mean of what
 // it costs one thread and two, as for an odd number of few tasks. One whose threads read what others wrote counts for
 // so much more a column (Zen 4: two threads take 0.55 of one's time with 64 columns, 0.85 with 16).
-constexpr double kMuchWork = 1 << 22, kAlone = 1.4, kTogether = 3.2;
+constexpr double kMuchWork = 1 << 22, kAlone = 1.4, kPanelsShared = 3.2;
 // What threads that share a box's channels and frequencies do of what they would do apart: they wait for each other and
 // read what others wrote. Two take 0.74 of one's time for weights, 0.61 for images (Zen 4, 24 and 20 problems), which
 // is 0.68 and 0.82; more of them read more of what others wrote.
-constexpr double kSharing = 0.55;
+constexpr double kTogether = 0.55;
 // Bringing in tiles of rows that run across those of memory takes so many times as long.
 constexpr double kTurned = 3;
 constexpr Index kFourierTaps = 4;     // of fewer Fourier transforms save no more products than others
@@ -176,7 +176,7 @@ class Tiled : public GuardedPass {
   // To that of a direct pass.
   virtual double relative_time() const = 0;
   // How much more it counts as threads wait for each other.
-  virtual double of_sharing() const { return 1; }
+  virtual double of_shared_panels() const { return 1; }
   // Whether threads that share products so many times, one after the other, and in between so many vectors to
   // transform, are faster than those that share tasks.
   bool together_pays(Index times, Index vectors, double apart) const {
@@ -184,14 +184,14 @@ class Tiled : public GuardedPass {
     const double sharers = this->sharers(spec_.problem.products() / static_cast<double>(times));
     const double threads = std::min<double>(this->slots(), sharers);
     const double transforming = std::min(threads, static_cast<double>(vectors));
-    return threads > 1 && kSharing / ((1 - kTransforms) / threads + kTransforms / transforming) > apart;
+    return threads > 1 && kTogether / ((1 - kTransforms) / threads + kTransforms / transforming) > apart;
   }
   // Estimates the tasks as they are cut now.
   void estimate() {
     constexpr double kPass = 3000;  // fitted with `Costs` to a Zen 5
     const double uneven = !this->serves_two() ? kAlone : this->tasks_ < kMinTasks ? std::sqrt(this->waits(2)) : 1;
     nanoseconds_ = kPass + relative_time() * direct_nanoseconds(spec_, kernels_, false) + apart_nanoseconds();
-    cost_ = nanoseconds_ * of_sharing() * (spec_.problem.products() < kMuchWork ? 1 : uneven);
+    cost_ = nanoseconds_ * of_shared_panels() * (spec_.problem.products() < kMuchWork ? 1 : uneven);
   }
   // Short rows of one set among several, beyond L2: of the lines that come with them few are read or written. Fitted to
   // 13 problems of 16 to 512 channels on planes of 14x14 to 28x28, every second row (Zen 5).

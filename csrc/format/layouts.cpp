@@ -22,8 +22,6 @@ constexpr Row kRows[] = {
 };
 const Row& row(MemoryFormat format) { return kRows[static_cast<std::size_t>(format)]; }
 
-constexpr Index kN0 = 16;  // output channels of a fractal
-
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   std::string text = "formats: ";

@@ -6,6 +6,8 @@
 
 namespace convbwd {
 
+inline constexpr Index kN0 = 16;  ///< output channels of a fractal
+
 /// Dense memory of what has `shape` in NCHW or NCDHW; of weights, with groups. Throws as packed_shape does.
 View packed_view(void* data, DType dtype, const Packing& packing, const Shape& shape, Index groups);
 
