@@ -8,6 +8,8 @@
 #include <mutex>
 #include <optional>
 
+#include "base/fork_safe.h"
+
 namespace convbwd {
 
 /// Knows what it allocated. Safe to use from many threads.
@@ -20,7 +22,7 @@ class Allocations {
     const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     void* const memory = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded);
     if (memory == nullptr) return nullptr;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(tables_mutex());
     blocks_.emplace(reinterpret_cast<std::uintptr_t>(memory), bytes);
     return memory;
   }
@@ -28,7 +30,7 @@ class Allocations {
   /// False, and nothing is freed, for what was not allocated here or was freed before.
   bool release(void* memory) {
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(tables_mutex());
       if (blocks_.erase(reinterpret_cast<std::uintptr_t>(memory)) == 0) return false;
     }
     std::free(memory);
@@ -38,7 +40,7 @@ class Allocations {
   /// Bytes from `p` to the end of its block, if it is in one.
   std::optional<std::size_t> room(const void* p) const {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(tables_mutex());
     auto block = blocks_.upper_bound(address);
     if (block == blocks_.begin()) return std::nullopt;
     const auto [begin, bytes] = *--block;
@@ -46,7 +48,6 @@ class Allocations {
   }
 
  private:
-  mutable std::mutex mutex_;
   std::map<std::uintptr_t, std::size_t> blocks_;  // address -> bytes
 };
 

@@ -3,12 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <span>
 #include <sstream>
 #include <string>
-#include <utility>
 
 #include "base/arena.h"
 #include "convbwd/types.hpp"
@@ -28,25 +29,24 @@ template <class... Parts>
   throw Refusal{code, text.str()};
 }
 
-/// Why the latest call of this thread failed.
+/// Why the latest call of this thread failed. Calls may come from destructors of static objects, when those of a thread
+/// are gone: so it is plain memory, and long texts are cut.
 class RecentMessage {
  public:
   /// An empty function: the text says itself whose it is.
   static void set(const char* function, const char* text) noexcept {
-    try {
-      t_recent = *function == '\0' ? text : std::string(function) + ": " + text;
-    } catch (...) {
-      t_recent.clear();
-    }
+    std::snprintf(t_recent, kBytes, "%s%s%s", function, *function == '\0' ? "" : ": ", text);
   }
   /// And forgets it. Valid until this thread's next call.
   static const char* take() noexcept {
-    t_taken = std::exchange(t_recent, {});
-    return t_taken.c_str();
+    std::memcpy(t_taken, t_recent, kBytes);
+    t_recent[0] = '\0';
+    return t_taken;
   }
 
  private:
-  static inline thread_local std::string t_recent, t_taken;
+  static constexpr std::size_t kBytes = 1024;
+  static inline thread_local char t_recent[kBytes], t_taken[kBytes];
 };
 
 /// What the codes of an interface are for the errors of the library.

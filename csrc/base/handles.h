@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/fork_safe.h"
+
 namespace convbwd {
 
 /// A number for all tables together, outside the addresses that x86-64 and aarch64 give to processes: who follows it
@@ -26,37 +28,37 @@ class HandleTable {
  public:
   void* insert(std::shared_ptr<Object> object) {
     const std::uintptr_t handle = next_handle();
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(tables_mutex());
     objects_.emplace(handle, std::move(object));
     return reinterpret_cast<void*>(handle);
   }
 
   /// Null where the handle is not one of this table's.
   std::shared_ptr<Object> find(const void* handle) const {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(tables_mutex());
     const auto at = objects_.find(reinterpret_cast<std::uintptr_t>(handle));
     return at == objects_.end() ? nullptr : at->second;
   }
 
   std::shared_ptr<Object> remove(const void* handle) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(tables_mutex());
     const auto node = objects_.extract(reinterpret_cast<std::uintptr_t>(handle));
     return node.empty() ? nullptr : node.mapped();
   }
 
   std::vector<std::shared_ptr<Object>> all() const {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(tables_mutex());
     std::vector<std::shared_ptr<Object>> objects;
     for (const auto& [handle, object] : objects_) objects.push_back(object);
     return objects;
   }
   void clear() {
-    const std::lock_guard lock(mutex_);
-    objects_.clear();
+    decltype(objects_) objects;  // destroyed behind the lock
+    const std::lock_guard lock(tables_mutex());
+    objects.swap(objects_);
   }
 
  private:
-  mutable std::mutex mutex_;
   std::unordered_map<std::uintptr_t, std::shared_ptr<Object>> objects_;
 };
 

@@ -96,9 +96,13 @@ std::optional<Packing> packing(const TensorObject& t) {
 }
 
 // The axes in memory of a tensor in blocks.
-Shape memory_dims(const TensorObject& t, DType dtype, int groups) {
+Shape memory_dims(const TensorObject& t, DType dtype, const char* name, int groups) {
   const Packing p = *packing(t);
-  return packed_shape(p.format, t.shape, groups, c0_of(p, dtype));
+  try {
+    return packed_shape(p.format, t.shape, groups, c0_of(p, dtype));
+  } catch (const Error& error) {
+    refuse(ACLNN_ERR_PARAM_INVALID, name, " must fit its format, got ", Tuple{t.shape}, ": ", error.what());
+  }
 }
 
 // The elements must lie in the storage, as far as its size was given.
@@ -136,7 +140,7 @@ void check_blocks(const TensorObject& t, DType dtype, const char* name, int grou
   if (t.offset != 0 || !contiguous(t))
     refuse(ACLNN_ERR_PARAM_INVALID, name, " must have no offset and the strides of ", Tuple{t.shape},
            " where its channels are in blocks, got strides ", Tuple{t.strides}, " and offset ", t.offset);
-  const Shape dims = memory_dims(t, dtype, groups);
+  const Shape dims = memory_dims(t, dtype, name, groups);
   if (t.storage && *t.storage != dims)
     refuse(ACLNN_ERR_PARAM_INVALID, name, " must have storage ", Tuple{dims}, ", got ", Tuple{*t.storage});
 }
@@ -172,6 +176,8 @@ void check_empty(Request& r) {
            ", got ", Tuple{input});
   if (r.grad_output->shape[1] == 0)
     refuse(ACLNN_ERR_PARAM_INVALID, "gradOutput must have channels, got ", Tuple{r.grad_output->shape});
+  for (const std::int64_t pad : r.padding)
+    if (pad < 0) refuse(ACLNN_ERR_PARAM_INVALID, "padding must be at least 0, got ", Tuple{r.padding});
   const bool pairs = r.padding.size() != r.stride.size();
   Shape padding;
   for (std::size_t a = 0; a < r.stride.size(); ++a) {
@@ -304,7 +310,7 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
       call->results[i] = result(t, dtype, *shapes[i], kResults[i]);
       check_blocks(t, dtype, kResults[i], i == 1 ? groups : 1);
       call->result_elements[i] =
-          static_cast<std::size_t>(elements(packing(t) ? memory_dims(t, dtype, i == 1 ? groups : 1) : t.shape));
+          static_cast<std::size_t>(elements(packing(t) ? memory_dims(t, dtype, kResults[i], i == 1 ? groups : 1) : t.shape));
     }
 
     if (call->plan) call->workspace_bytes = to_bring(call->plan->workspace_bytes());

@@ -1,4 +1,5 @@
 // Face cann: acl.h. The device is this processor, its memory is the heap.
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -14,7 +15,6 @@ namespace {
 struct Context {};
 
 struct Runtime {
-  std::mutex mutex;
   bool initialised = false;
   int devices_set = 0;
 };
@@ -26,14 +26,14 @@ Runtime& runtime() {
 void set_device(std::int32_t device) {
   if (device != 0) refuse(ACL_ERROR_RT_INVALID_DEVICEID, "deviceId must be 0, the only device, got ", device);
   Runtime& r = runtime();
-  const std::lock_guard lock(r.mutex);
+  const std::lock_guard lock(tables_mutex());
   if (!r.initialised) refuse(ACL_ERROR_UNINITIALIZE, "aclInit must be called first");
   ++r.devices_set;
 }
 
 void need_device() {
   Runtime& r = runtime();
-  const std::lock_guard lock(r.mutex);
+  const std::lock_guard lock(tables_mutex());
   if (r.devices_set == 0) refuse(ACL_ERROR_RT_CONTEXT_NULL, "aclrtSetDevice must be called first");
 }
 
@@ -64,6 +64,12 @@ void check_extent(const void* pointer, std::size_t count, const char* name) {
       refuse(ACL_ERROR_RT_PARAM_INVALID, name, " must have ", count, " bytes, got ", *room, " in its allocation");
 }
 
+void check_set(const void* pointer, std::size_t most, std::size_t count) {
+  need(pointer, "devPtr");
+  if (count > most) refuse(ACL_ERROR_RT_PARAM_INVALID, "count must be at most maxCount = ", most, ", got ", count);
+  check_extent(pointer, count, "devPtr");
+}
+
 void check_copy(void* dst, std::size_t most, const void* src, std::size_t count, aclrtMemcpyKind kind) {
   need(dst, "dst");
   need(src, "src");
@@ -72,6 +78,12 @@ void check_copy(void* dst, std::size_t most, const void* src, std::size_t count,
   if (count > most) refuse(ACL_ERROR_RT_PARAM_INVALID, "count must be at most destMax = ", most, ", got ", count);
   check_extent(dst, count, "dst");
   check_extent(src, count, "src");
+}
+
+std::shared_ptr<Event> need_event(aclrtEvent handle) {
+  auto event = table<Event>().find(handle);
+  if (!event) refuse(ACL_ERROR_INVALID_PARAM, "event must be one of aclrtCreateEvent, not destroyed");
+  return event;
 }
 
 std::shared_ptr<Stream> need_stream(aclrtStream handle) {
@@ -147,7 +159,7 @@ size_t aclDataTypeSize(aclDataType type) {
 aclError aclInit(const char*) {
   return guarded("aclInit", kAcl, [] {
     Runtime& r = runtime();
-    const std::lock_guard lock(r.mutex);
+    const std::lock_guard lock(tables_mutex());
     if (r.initialised) refuse(ACL_ERROR_REPEAT_INITIALIZE, "must be called once");
     r.initialised = true;
   });
@@ -157,11 +169,12 @@ aclError aclFinalize() {
   return guarded("aclFinalize", kAcl, [] {
     Runtime& r = runtime();
     {
-      const std::lock_guard lock(r.mutex);
+      const std::lock_guard lock(tables_mutex());
       if (!r.initialised) refuse(ACL_ERROR_UNINITIALIZE, "aclInit must be called first");
       r.initialised = false;
       r.devices_set = 0;
     }
+    table<Context>().clear();
     const auto streams = table<Stream>().all();
     table<Stream>().clear();
     synchronize_all(streams);
@@ -177,7 +190,7 @@ aclError aclrtResetDevice(int32_t device) {
     if (device != 0) refuse(ACL_ERROR_RT_INVALID_DEVICEID, "deviceId must be 0, the only device, got ", device);
     Runtime& r = runtime();
     {
-      const std::lock_guard lock(r.mutex);
+      const std::lock_guard lock(tables_mutex());
       if (r.devices_set == 0) refuse(ACL_ERROR_RT_CONTEXT_NULL, "aclrtSetDevice must be called first");
       --r.devices_set;
     }
@@ -220,7 +233,7 @@ aclError aclrtDestroyContext(aclrtContext context) {
     if (!table<Context>().remove(context))
       refuse(ACL_ERROR_INVALID_PARAM, "context must be one of aclrtCreateContext, not destroyed");
     Runtime& r = runtime();
-    const std::lock_guard lock(r.mutex);
+    const std::lock_guard lock(tables_mutex());
     if (r.devices_set > 0) --r.devices_set;
   });
 }
@@ -248,6 +261,60 @@ aclError aclrtSynchronizeStream(aclrtStream handle) {
 
 aclError aclrtSynchronizeDevice() {
   return guarded("aclrtSynchronizeDevice", kAcl, [] { synchronize_all(table<Stream>().all()); });
+}
+
+aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
+  return guarded("aclrtStreamWaitEvent", kAcl, [&] {
+    const auto queue = need_stream(stream);
+    queue->push([event = need_event(event), number = need_event(event)->recorded()] { event->wait(number); });
+  });
+}
+
+aclError aclrtCreateEvent(aclrtEvent* event) {
+  return guarded("aclrtCreateEvent", kAcl, [&] {
+    need(event, "event");
+    need_device();
+    *event = table<Event>().insert(std::make_shared<Event>());
+  });
+}
+
+aclError aclrtDestroyEvent(aclrtEvent event) {
+  return guarded("aclrtDestroyEvent", kAcl, [&] {
+    need_event(event);
+    table<Event>().remove(event);
+  });
+}
+
+aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream) {
+  return guarded("aclrtRecordEvent", kAcl, [&] {
+    const auto event = need_event(handle);
+    event->record(*need_stream(stream));
+  });
+}
+
+aclError aclrtSynchronizeEvent(aclrtEvent handle) {
+  return guarded("aclrtSynchronizeEvent", kAcl, [&] {
+    const auto event = need_event(handle);
+    event->wait(event->recorded());
+  });
+}
+
+aclError aclrtQueryEventStatus(aclrtEvent handle, aclrtEventRecordedStatus* status) {
+  return guarded("aclrtQueryEventStatus", kAcl, [&] {
+    const auto event = need_event(handle);
+    need(status, "status");
+    *status = event->complete() ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
+  });
+}
+
+aclError aclrtEventElapsedTime(float* ms, aclrtEvent startEvent, aclrtEvent endEvent) {
+  return guarded("aclrtEventElapsedTime", kAcl, [&] {
+    need(ms, "ms");
+    const auto start = need_event(startEvent)->time(), end = need_event(endEvent)->time();
+    if (!start || !end)
+      refuse(ACL_ERROR_INVALID_PARAM, start ? "endEvent" : "startEvent", " must be recorded, and its stream's work done");
+    *ms = std::chrono::duration<float, std::milli>(*end - *start).count();
+  });
 }
 
 aclError aclrtMalloc(void** pointer, size_t size, aclrtMemMallocPolicy) {
@@ -280,9 +347,14 @@ aclError aclrtMemcpyAsync(void* dst, size_t most, const void* src, size_t count,
 
 aclError aclrtMemset(void* pointer, size_t most, int32_t value, size_t count) {
   return guarded("aclrtMemset", kAcl, [&] {
-    need(pointer, "devPtr");
-    if (count > most) refuse(ACL_ERROR_RT_PARAM_INVALID, "count must be at most maxCount = ", most, ", got ", count);
-    check_extent(pointer, count, "devPtr");
+    check_set(pointer, most, count);
     std::memset(pointer, value, count);
+  });
+}
+
+aclError aclrtMemsetAsync(void* pointer, size_t most, int32_t value, size_t count, aclrtStream stream) {
+  return guarded("aclrtMemsetAsync", kAcl, [&] {
+    check_set(pointer, most, count);
+    need_stream(stream)->push([=] { std::memset(pointer, value, count); });
   });
 }

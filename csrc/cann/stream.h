@@ -1,15 +1,17 @@
-// Face cann: a queue of work with a thread of its own.
+// Face cann: queues of work with a thread of their own, and points in it.
 #pragma once
 
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -111,6 +113,53 @@ class Stream {
   }
 
   std::atomic<Queue*> queue_{new Queue};
+};
+
+/// Points in the work of streams: where it was recorded, each time with another number.
+class Event : public std::enable_shared_from_this<Event> {
+ public:
+  using Number = unsigned long long;
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// Under the lock, so that nobody hears of the number who might queue his wait for it before it.
+  void record(Stream& stream) {
+    const std::lock_guard lock(mutex_);
+    stream.push([self = shared_from_this(), number = recorded_ + 1] { self->reach(number); });
+    ++recorded_;
+  }
+  void wait(Number number) {
+    std::unique_lock lock(mutex_);
+    passed_.wait(lock, [&] { return reached_ >= number; });
+  }
+  Number recorded() const {
+    const std::lock_guard lock(mutex_);
+    return recorded_;
+  }
+  bool complete() const {
+    const std::lock_guard lock(mutex_);
+    return reached_ >= recorded_;
+  }
+  /// Of the latest record, once it is reached.
+  std::optional<Time> time() const {
+    const std::lock_guard lock(mutex_);
+    return recorded_ > 0 && reached_ >= recorded_ ? std::optional(time_) : std::nullopt;
+  }
+
+ private:
+  void reach(Number number) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (number < reached_) return;
+      reached_ = number;
+      time_ = std::chrono::steady_clock::now();
+    }
+    passed_.notify_all();
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable passed_;
+  Number recorded_ = 0, reached_ = 0;
+  Time time_;
 };
 
 }  // namespace convbwd::cann

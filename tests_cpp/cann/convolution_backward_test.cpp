@@ -290,6 +290,8 @@ TEST(ConvolutionBackward, RefusesInPhaseOne) {
        [](Call& c) { c.input.format = ACL_FORMAT_NC1HWC0, c.input.storage = {2, 2, 7, 7, 1, 1}; }},
       {"storage without C0", 161002, "gradInput must have storage [2, 1, 7, 7, 7], got [2, 2, 7, 7]",
        [](Call& c) { c.grad_input.format = ACL_FORMAT_NC1HWC0; }},
+      {"groups of blocks", 161002, "weight must fit its format, got [2, 2, 1, 1]: formats: groups must divide",
+       [](Call& c) { c.weight.format = ACL_FORMAT_FRACTAL_Z, c.groups = 3; }},
       {"offset of blocks", 161002, "weight must have no offset and the strides of [2, 2, 1, 1]",
        [](Call& c) { c.weight.format = ACL_FORMAT_FRACTAL_Z, c.weight.storage = {1, 1, 16, 8}, c.weight.offset = 1; }},
       {"strides of blocks", 161002, "gradOutput must have no offset and the strides of",
@@ -501,6 +503,14 @@ TEST(ConvolutionBackward, EmptyInputs) {
   for (Argument* t : {&c.grad_output, &c.input, &c.weight, &c.grad_input}) t->dtype = ACL_HIFLOAT8;
   c.grad_weight.dtype = ACL_FLOAT8_E4M3FN;
   refused(c, "grad_weight.dtype must");
+  for (const std::int64_t pad : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+    c = from_none;  // which turns it into another padding
+    c.padding = {pad};
+    refused(c, "padding must be at least 0, got [-");
+    c = spatial;
+    c.padding = {pad};
+    refused(c, "padding must be at least 0, got [-");
+  }
   c = from_none;
   c.weight.shape = c.grad_weight.shape = {1, 1, 4};
   refused(c, "output sizes must be at least 1");

@@ -202,6 +202,106 @@ TEST_F(Runtime, ContextsSetTheDevice) {
   EXPECT_EQ(aclrtDestroyContext(context), ACL_ERROR_INVALID_PARAM);
 }
 
+TEST_F(Runtime, ContextsEndWithTheRuntime) {
+  aclrtContext context = nullptr;
+  ASSERT_EQ(aclrtCreateContext(&context, 0), ACL_SUCCESS);
+  ASSERT_EQ(aclFinalize(), ACL_SUCCESS);
+  SetUp();
+  EXPECT_EQ(aclrtSetCurrentContext(context), ACL_ERROR_RT_CONTEXT_NULL);
+  EXPECT_EQ(aclrtDestroyContext(context), ACL_ERROR_INVALID_PARAM);
+  std::int32_t device = -1;
+  EXPECT_EQ(aclrtGetDevice(&device), ACL_SUCCESS);
+}
+
+TEST_F(Runtime, EventsOrderStreams) {
+  std::array<aclrtStream, 2> streams{};
+  for (aclrtStream& stream : streams) ASSERT_EQ(aclrtCreateStream(&stream), ACL_SUCCESS);
+  std::array<aclrtEvent, 2> events{};
+  for (aclrtEvent& event : events) ASSERT_EQ(aclrtCreateEvent(&event), ACL_SUCCESS);
+  const auto [start, end] = events;
+  aclrtEventRecordedStatus status = ACL_EVENT_RECORDED_STATUS_NOT_READY;
+  EXPECT_EQ(aclrtQueryEventStatus(start, &status), ACL_SUCCESS);
+  EXPECT_EQ(status, ACL_EVENT_RECORDED_STATUS_COMPLETE);
+  EXPECT_EQ(aclrtSynchronizeEvent(start), ACL_SUCCESS);
+  float ms = -1;
+  EXPECT_EQ(aclrtEventElapsedTime(&ms, start, end), ACL_ERROR_INVALID_PARAM);
+  EXPECT_STREQ(aclGetRecentErrMsg(), "aclrtEventElapsedTime: startEvent must be recorded, and its stream's work done");
+
+  // 16 MB take some milliseconds; the other stream reads them when they are there.
+  std::vector<char> memory(std::size_t{1} << 24, 'x');
+  char last = '\0';
+  for (int i = 0; i < 20; ++i) {
+    const char value = static_cast<char>('a' + i);
+    EXPECT_EQ(aclrtRecordEvent(start, streams[0]), ACL_SUCCESS);
+    EXPECT_EQ(aclrtMemsetAsync(memory.data(), memory.size(), value, memory.size(), streams[0]), ACL_SUCCESS);
+    EXPECT_EQ(aclrtRecordEvent(end, streams[0]), ACL_SUCCESS);
+    EXPECT_EQ(aclrtStreamWaitEvent(streams[1], end), ACL_SUCCESS);
+    EXPECT_EQ(aclrtMemcpyAsync(&last, 1, &memory.back(), 1, ACL_MEMCPY_DEVICE_TO_HOST, streams[1]), ACL_SUCCESS);
+    EXPECT_EQ(aclrtSynchronizeStream(streams[1]), ACL_SUCCESS);
+    ASSERT_EQ(last, value);
+  }
+  EXPECT_EQ(aclrtSynchronizeEvent(end), ACL_SUCCESS);
+  EXPECT_EQ(aclrtQueryEventStatus(end, &status), ACL_SUCCESS);
+  EXPECT_EQ(status, ACL_EVENT_RECORDED_STATUS_COMPLETE);
+  EXPECT_EQ(aclrtEventElapsedTime(&ms, start, end), ACL_SUCCESS);
+  EXPECT_GT(ms, 0);
+  EXPECT_EQ(aclrtEventElapsedTime(nullptr, start, end), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtQueryEventStatus(end, nullptr), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtRecordEvent(end, &ms), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtCreateEvent(nullptr), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtMemsetAsync(memory.data(), 1, 0, 2, streams[0]), ACL_ERROR_RT_PARAM_INVALID);
+
+  EXPECT_EQ(aclrtRecordEvent(end, streams[0]), ACL_SUCCESS);
+  EXPECT_EQ(aclrtDestroyEvent(end), ACL_SUCCESS);  // at work still
+  EXPECT_EQ(aclrtDestroyEvent(start), ACL_SUCCESS);
+  for (const auto& call : {aclrtDestroyEvent(end), aclrtRecordEvent(end, streams[0]), aclrtSynchronizeEvent(end),
+                           aclrtStreamWaitEvent(streams[0], end), aclrtQueryEventStatus(nullptr, &status)})
+    EXPECT_EQ(call, ACL_ERROR_INVALID_PARAM);
+  for (const aclrtStream stream : streams) EXPECT_EQ(aclrtDestroyStream(stream), ACL_SUCCESS);
+}
+
+// A child finds all locks free, whatever other threads were at.
+TEST_F(Runtime, ForksWhileAnotherThreadIsInIt) {
+  const auto calls = [] {
+    void* memory = nullptr;
+    std::int32_t device = -1;
+    aclrtEvent event = nullptr;
+    return aclrtGetDevice(&device) + aclrtMalloc(&memory, 64, ACL_MEM_MALLOC_HUGE_FIRST) + aclrtFree(memory) +
+           aclrtCreateEvent(&event) + aclrtDestroyEvent(event);
+  };
+  std::atomic<bool> stop = false;
+  std::thread other([&] {
+    while (!stop) calls();
+  });
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      _exit(calls() != 0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    if (status != 0) break;
+  }
+  stop = true;
+  other.join();
+}
+
+TEST(RuntimeTest, MessagesAreThereUntilTheEnd) {
+  static const struct AtExit {
+    ~AtExit() {
+      for (int i = 0; i < 2; ++i) {
+        aclrtFree(nullptr);
+        if (std::strcmp(aclGetRecentErrMsg(), "aclrtFree: devPtr must not be null") != 0) _exit(1);
+      }
+    }
+  } at_exit;
+  EXPECT_EQ(aclrtFree(nullptr), ACL_ERROR_INVALID_PARAM);
+  EXPECT_STREQ(aclGetRecentErrMsg(), "aclrtFree: devPtr must not be null");
+  EXPECT_EQ(aclrtFree(nullptr), ACL_ERROR_INVALID_PARAM);
+}
+
 TEST_F(Runtime, MessagesBelongToTheirThread) {
   EXPECT_EQ(aclrtFree(nullptr), ACL_ERROR_INVALID_PARAM);
   std::thread([] { EXPECT_STREQ(aclGetRecentErrMsg(), ""); }).join();

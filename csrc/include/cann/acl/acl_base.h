@@ -18,6 +18,7 @@ extern "C" {
 typedef int aclError;
 typedef uint16_t aclFloat16;
 typedef void* aclrtStream;
+typedef void* aclrtEvent;
 typedef void* aclrtContext;
 
 static const aclError ACL_SUCCESS = 0;
