@@ -427,6 +427,26 @@ TEST_F(PlanTest, HugeProblemsArePlannedAtOnce) {
   EXPECT_LT(plan.workspace_bytes(), std::size_t{1} << 28);
 }
 
+// Copies of images with such borders would have more bytes than 64 bits count.
+TEST_F(PlanTest, FarPaddingNeedsNoWorkspace) {
+  for (const Isa isa : supported_isas()) {
+    set_isa(isa);
+    for (const Problem& p :
+         {problem(1, 1, 64, 64, {5, 5, 5}, {3, 3, 3}, {1, 1, 1}, {131072, 131072, 131072}, {131072, 131072, 131072}),
+          problem(1, 1, 16, 16, {1, 5, 5}, {1, 3, 3}, {1, 1, 1}, {1, 400000000, 400000000}, {0, 400000000, 400000000}),
+          problem(3, 1, 3, 64, {1, 1, 5}, {3, 2, 2}, {1682574062, 1, 71161}, {67108863, 536870910, 1},
+                  {67108864, 268435455, 0}, {67108864, 268435455, 0})})
+      for (const Algorithm algorithm :
+           {Algorithm::automatic, Algorithm::direct, Algorithm::matrix, Algorithm::winograd})
+        for (const int threads : {1, 2}) {
+          Request r = backward(p);
+          r.algorithm = algorithm;
+          const Plan plan = Plan::make(r, threads);
+          EXPECT_LT(plan.workspace_bytes(), std::size_t{1} << 20) << to_string(p) << '\n' << plan.explain();
+        }
+  }
+}
+
 // --------------------------------------------------------------------------------------------------------- execution
 
 std::string name_of_algorithm(const testing::TestParamInfo<Algorithm>& test) {

@@ -22,7 +22,7 @@ class Allocations {
     const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     void* const memory = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded);
     if (memory == nullptr) return nullptr;
-    const std::lock_guard lock(tables_mutex());
+    const std::lock_guard lock(g_tables_mutex);
     blocks_.emplace(reinterpret_cast<std::uintptr_t>(memory), bytes);
     return memory;
   }
@@ -30,7 +30,7 @@ class Allocations {
   /// False, and nothing is freed, for what was not allocated here or was freed before.
   bool release(void* memory) {
     {
-      const std::lock_guard lock(tables_mutex());
+      const std::lock_guard lock(g_tables_mutex);
       if (blocks_.erase(reinterpret_cast<std::uintptr_t>(memory)) == 0) return false;
     }
     std::free(memory);
@@ -40,7 +40,7 @@ class Allocations {
   /// Bytes from `p` to the end of its block, if it is in one.
   std::optional<std::size_t> room(const void* p) const {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
-    const std::lock_guard lock(tables_mutex());
+    const std::lock_guard lock(g_tables_mutex);
     auto block = blocks_.upper_bound(address);
     if (block == blocks_.begin()) return std::nullopt;
     const auto [begin, bytes] = *--block;
@@ -51,14 +51,9 @@ class Allocations {
   std::map<std::uintptr_t, std::size_t> blocks_;  // address -> bytes
 };
 
-/// Of an interface's two kinds of memory; they outlive threads that run on at exit.
-inline Allocations& device_memory() {
-  static auto& memory = *new Allocations;
-  return memory;
-}
-inline Allocations& host_memory() {
-  static auto& memory = *new Allocations;
-  return memory;
-}
+/// Of an interface's two kinds of memory.
+inline Allocations &g_device_memory = *new Allocations, &g_host_memory = *new Allocations;
+inline Allocations& device_memory() { return g_device_memory; }
+inline Allocations& host_memory() { return g_host_memory; }
 
 }  // namespace convbwd

@@ -28,33 +28,33 @@ class HandleTable {
  public:
   void* insert(std::shared_ptr<Object> object) {
     const std::uintptr_t handle = next_handle();
-    const std::lock_guard lock(tables_mutex());
+    const std::lock_guard lock(g_tables_mutex);
     objects_.emplace(handle, std::move(object));
     return reinterpret_cast<void*>(handle);
   }
 
   /// Null where the handle is not one of this table's.
   std::shared_ptr<Object> find(const void* handle) const {
-    const std::lock_guard lock(tables_mutex());
+    const std::lock_guard lock(g_tables_mutex);
     const auto at = objects_.find(reinterpret_cast<std::uintptr_t>(handle));
     return at == objects_.end() ? nullptr : at->second;
   }
 
   std::shared_ptr<Object> remove(const void* handle) {
-    const std::lock_guard lock(tables_mutex());
+    const std::lock_guard lock(g_tables_mutex);
     const auto node = objects_.extract(reinterpret_cast<std::uintptr_t>(handle));
     return node.empty() ? nullptr : node.mapped();
   }
 
   std::vector<std::shared_ptr<Object>> all() const {
-    const std::lock_guard lock(tables_mutex());
+    const std::lock_guard lock(g_tables_mutex);
     std::vector<std::shared_ptr<Object>> objects;
     for (const auto& [handle, object] : objects_) objects.push_back(object);
     return objects;
   }
   void clear() {
     decltype(objects_) objects;  // destroyed behind the lock
-    const std::lock_guard lock(tables_mutex());
+    const std::lock_guard lock(g_tables_mutex);
     objects.swap(objects_);
   }
 
@@ -62,11 +62,12 @@ class HandleTable {
   std::unordered_map<std::uintptr_t, std::shared_ptr<Object>> objects_;
 };
 
-/// The table of a kind of object. Tables outlive threads that run on at exit.
+/// The table of a kind of object.
+template <class Object>
+inline HandleTable<Object>& g_table = *new HandleTable<Object>;
 template <class Object>
 HandleTable<Object>& table() {
-  static auto& objects = *new HandleTable<Object>;
-  return objects;
+  return g_table<Object>;
 }
 
 }  // namespace convbwd

@@ -309,8 +309,8 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
       const DType dtype = *r.result_dtypes[i];
       call->results[i] = result(t, dtype, *shapes[i], kResults[i]);
       check_blocks(t, dtype, kResults[i], i == 1 ? groups : 1);
-      call->result_elements[i] =
-          static_cast<std::size_t>(elements(packing(t) ? memory_dims(t, dtype, kResults[i], i == 1 ? groups : 1) : t.shape));
+      call->result_elements[i] = static_cast<std::size_t>(
+          elements(packing(t) ? memory_dims(t, dtype, kResults[i], i == 1 ? groups : 1) : t.shape));
     }
 
     if (call->plan) call->workspace_bytes = to_bring(call->plan->workspace_bytes());

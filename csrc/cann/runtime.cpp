@@ -19,21 +19,21 @@ struct Runtime {
   int devices_set = 0;
 };
 Runtime& runtime() {
-  static auto& state = *new Runtime;
+  static constinit Runtime state;
   return state;
 }
 
 void set_device(std::int32_t device) {
   if (device != 0) refuse(ACL_ERROR_RT_INVALID_DEVICEID, "deviceId must be 0, the only device, got ", device);
   Runtime& r = runtime();
-  const std::lock_guard lock(tables_mutex());
+  const std::lock_guard lock(g_tables_mutex);
   if (!r.initialised) refuse(ACL_ERROR_UNINITIALIZE, "aclInit must be called first");
   ++r.devices_set;
 }
 
 void need_device() {
   Runtime& r = runtime();
-  const std::lock_guard lock(tables_mutex());
+  const std::lock_guard lock(g_tables_mutex);
   if (r.devices_set == 0) refuse(ACL_ERROR_RT_CONTEXT_NULL, "aclrtSetDevice must be called first");
 }
 
@@ -159,7 +159,7 @@ size_t aclDataTypeSize(aclDataType type) {
 aclError aclInit(const char*) {
   return guarded("aclInit", kAcl, [] {
     Runtime& r = runtime();
-    const std::lock_guard lock(tables_mutex());
+    const std::lock_guard lock(g_tables_mutex);
     if (r.initialised) refuse(ACL_ERROR_REPEAT_INITIALIZE, "must be called once");
     r.initialised = true;
   });
@@ -169,7 +169,7 @@ aclError aclFinalize() {
   return guarded("aclFinalize", kAcl, [] {
     Runtime& r = runtime();
     {
-      const std::lock_guard lock(tables_mutex());
+      const std::lock_guard lock(g_tables_mutex);
       if (!r.initialised) refuse(ACL_ERROR_UNINITIALIZE, "aclInit must be called first");
       r.initialised = false;
       r.devices_set = 0;
@@ -190,7 +190,7 @@ aclError aclrtResetDevice(int32_t device) {
     if (device != 0) refuse(ACL_ERROR_RT_INVALID_DEVICEID, "deviceId must be 0, the only device, got ", device);
     Runtime& r = runtime();
     {
-      const std::lock_guard lock(tables_mutex());
+      const std::lock_guard lock(g_tables_mutex);
       if (r.devices_set == 0) refuse(ACL_ERROR_RT_CONTEXT_NULL, "aclrtSetDevice must be called first");
       --r.devices_set;
     }
@@ -233,7 +233,7 @@ aclError aclrtDestroyContext(aclrtContext context) {
     if (!table<Context>().remove(context))
       refuse(ACL_ERROR_INVALID_PARAM, "context must be one of aclrtCreateContext, not destroyed");
     Runtime& r = runtime();
-    const std::lock_guard lock(tables_mutex());
+    const std::lock_guard lock(g_tables_mutex);
     if (r.devices_set > 0) --r.devices_set;
   });
 }
@@ -312,7 +312,8 @@ aclError aclrtEventElapsedTime(float* ms, aclrtEvent startEvent, aclrtEvent endE
     need(ms, "ms");
     const auto start = need_event(startEvent)->time(), end = need_event(endEvent)->time();
     if (!start || !end)
-      refuse(ACL_ERROR_INVALID_PARAM, start ? "endEvent" : "startEvent", " must be recorded, and its stream's work done");
+      refuse(ACL_ERROR_INVALID_PARAM, start ? "endEvent" : "startEvent",
+             " must be recorded, and its stream's work done");
     *ms = std::chrono::duration<float, std::milli>(*end - *start).count();
   });
 }

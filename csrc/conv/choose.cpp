@@ -28,6 +28,19 @@ constexpr double kLeastBudget = 64 << 10;
 constexpr double kLeastWidening = 256 << 10;
 constexpr std::size_t kNoLimit = std::size_t{1} << 50;
 
+// Whether padding or a dilation reach so far that sizes of zero-bordered copies might not fit in 64 bits: only the
+// plain loops form none. Whatever can be computed within hours is far below.
+bool beyond_copies(const Problem& p) {
+  constexpr double kMost = 0x1p52;  // elements times taps: copies have terms, panels and threads beside them
+  double elements = static_cast<double>(p.n) * static_cast<double>(p.groups) * static_cast<double>(p.ci + p.co) *
+                    static_cast<double>(p.taps());
+  for (std::size_t a = 0; a < 3; ++a)
+    elements *= std::max(static_cast<double>(p.pad_before[a]) + static_cast<double>(p.x[a]),
+                         static_cast<double>(p.y[a] - 1) * static_cast<double>(p.stride[a]) +
+                             static_cast<double>(p.w[a] - 1) * static_cast<double>(p.dilation[a]) + 1);
+  return elements > kMost;
+}
+
 template <class T>
 std::unique_ptr<Pass> make_direct(PassSpec spec, Algorithm algorithm, bool along, const KernelSet<T>& native,
                                   const KernelSet<T>& kernels) {
@@ -93,6 +106,12 @@ Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& 
 template <class T>
 std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   const Problem& p = spec.problem;
+  if (beyond_copies(p)) {
+    std::vector<Candidate> one(1);
+    one[0].pass = make_reference(spec);
+    one[0].nanoseconds = p.products();
+    return one;
+  }
   const KernelSet<T>& native = kernel_set<T>(active_isa());
   const double im2col = p.products() * static_cast<double>(sizeof(T)) / static_cast<double>(p.co);
   bool widens = false;

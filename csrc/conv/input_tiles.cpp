@@ -133,9 +133,7 @@ void InputTiles::set_start_position(std::uint32_t din, std::int32_t ho) {
   if (din >= t_.di) fail("SetStartPosition: the plane must be below di = ", t_.di, ", got ", din);
   if (row < 0 || row >= t_.hi)
     fail("SetStartPosition: the row, curHoStartIdx + backpropPadUp, must be from 0 to ", t_.hi - 1, ", got ", row);
-  din_ = din;
-  row_ = row;
-  skipped_ = ceil_div(std::max(ho, 0), t_.strideH);
+  start_ = {din, row, ceil_div(std::max(ho, 0), t_.strideH)};
 }
 
 void InputTiles::set_grad_output(const Memory& memory) {
@@ -151,12 +149,13 @@ void InputTiles::set_weight(const Memory& memory) {
 bool InputTiles::iterate(bool partial_sum, bool first) {
   if (partial_sum) fail("Iterate: enPartialSum is reserved and must be false");
   for (const auto& [name, missing] : {std::pair{"SetSingleShape", m_ == 0},
-                                      {"SetStartPosition", !din_},
+                                      {"SetStartPosition", !start_},
                                       {"SetGradOutput", grad_output_.begin == nullptr},
                                       {"SetWeight", weight_.begin == nullptr}})
     if (missing) fail("Iterate: ", name, " must come first");
-  if (row_ * t_.wi + m_ > plane_)
-    fail("Iterate: the M = ", m_, " positions from row ", row_, " on must end in the plane of ", plane_);
+  if (first) at_ = *start_;
+  if (at_.row * t_.wi + m_ > plane_)
+    fail("Iterate: the M = ", m_, " positions from row ", at_.row, " on must end in the plane of ", plane_);
   const Index tiles_m = ceil_div(m_, t_.baseM), tiles_n = ceil_div(n_, t_.baseN);
   const bool along_m = t_.iterateOrder == 1;
   Index m = first ? 0 : tile_m_, n = first ? 0 : tile_n_;
@@ -187,14 +186,15 @@ void InputTiles::compute(Index m0, Index n0) {
   const Place& place = next_.place;
   const Index columns = round_up(place.count[1], c0_);
   next_.sums.assign(static_cast<std::size_t>(place.count[0] * columns), 0.0f);
+  next_.din = at_.din;
   next_.reached = false;
   for (Index kd = 0; kd < t_.dk; ++kd) {
-    const Index d = *din_ + t_.padFront - kd * t_.dilationD;
+    const Index d = at_.din + t_.padFront - kd * t_.dilationD;
     if (d < 0 || d % t_.strideD != 0 || d / t_.strideD >= t_.dout) continue;
     next_.reached = true;
     for (Index done = 0, positions = 0; done < place.count[0]; done += positions) {
       // The rest of a row, or all the whole rows there are.
-      const Index at = row_ * t_.wi + m0 + done, rest = place.count[0] - done, column = at % t_.wi;
+      const Index at = at_.row * t_.wi + m0 + done, rest = place.count[0] - done, column = at % t_.wi;
       const Index rows = column == 0 ? std::max<Index>(1, rest / t_.wi) : 1;
       const Index wide = std::min<Index>(t_.wi - column, rest);
       positions = rows * wide;
@@ -215,7 +215,7 @@ void InputTiles::multiply(Index kd, Index dout, const Box& box, Index channel, f
   const Index image = static_cast<Index>(t_.ho) * t_.wo * c0_, row = static_cast<Index>(t_.wo) * c0_;
   const Index tap_row = t_.wk * cell_, taps = t_.hk * tap_row;
 
-  const Index first_y = dout * t_.cout1 * image + (h.first - skipped_) * row + w.first * c0_;
+  const Index first_y = dout * t_.cout1 * image + (h.first - at_.skipped) * row + w.first * c0_;
   const Index last_y = first_y + (blocks_ - 1) * image + (h.count - 1) * row + w.count * c0_ - 1;
   need(grad_output_, last_y, dtype_, "Iterate: gradOutput");
   const Index last_block = (blocks_ - 1) * c0_ * c0_;
@@ -251,8 +251,11 @@ void InputTiles::get_tensor_c(const Memory& output, unsigned atomic, bool sequen
   const Index columns = round_up(part.count[1], c0_), positions = part.count[0];
   const Index all = plane_ * (channels_first_ ? t_.di : 1);  // of a channel, of a block of channels
   const Index m_stride = channels_first_ ? 1 : c0_, c_stride = channels_first_ ? all : 1;
-  const Index block_stride = all * c0_, channels = channels_first_ ? part.count[1] : columns;
-  const Index first = *din_ * plane_ * (channels_first_ ? 1 : t_.cin1 * c0_) + part.first[1] / c0_ * block_stride +
+  // Blocks have room for channels that the input does not have.
+  const Index block_stride = all * c0_,
+              channels = channels_first_ ? std::min(part.count[1], t_.cin - part.first[1]) : columns;
+  if (channels <= 0) return;
+  const Index first = tile_.din * plane_ * (channels_first_ ? 1 : t_.cin1 * c0_) + part.first[1] / c0_ * block_stride +
                       part.first[0] * m_stride;
   const Index last_lane = (channels - 1) % c0_;
   need(output, first + (channels - 1) / c0_ * block_stride + last_lane * c_stride + (positions - 1) * m_stride,

@@ -44,8 +44,12 @@ class CONVBWD_API InputTiles {
     Index first[2], count[2];
   };
 
+  struct Start {
+    Index din, row, skipped;  // plane; first row; rows of gradOutput before what it was given from
+  };
   struct Tile {
     Place place{};
+    Index din = 0;
     bool reached = false;     // by any tap
     std::vector<float> sums;  // positions x channels, the latter in whole blocks
   };
@@ -59,8 +63,8 @@ class CONVBWD_API InputTiles {
   const bool channels_first_;
 
   Index m_ = 0, n_ = 0, blocks_ = 0;  // of the SingleShape; of channels of gradOutput
-  std::optional<Index> din_;
-  Index row_ = 0, skipped_ = 0;  // the first row; rows of gradOutput before what it was given from
+  std::optional<Start> start_;        // of the next walk from the first tile on
+  Start at_{};                        // of this one
   Memory grad_output_{}, weight_{};
 
   bool has_tile_ = false, exhausted_ = false;

@@ -46,7 +46,8 @@ void check(ConvbwdAscendcProblem& p) {
   if (p.batch < 1 || p.cin < 1 || p.cout < 1)
     fail("batch and channels must be at least 1, got ", p.batch, ", ", p.cin, " and ", p.cout);
   constexpr Index kMost = 0xffffffff;
-  if (std::max({p.batch, p.cin, p.cout}) > kMost) fail("batch and channels must be less than 2**32");
+  if (std::max({p.batch, p.cin, p.cout}) > kMost - kBlockBytes)  // channels in whole blocks are
+    fail("batch and channels must be at most 2**32 - 33");
   for (int a = 0; a < 3; ++a) {
     const Index stride = p.stride[a], dilation = p.dilation[a], kernel = p.kernel[a], out = p.grad_output[a];
     const Index before = p.padding[2 * a], after = p.padding[2 * a + 1];
@@ -80,6 +81,9 @@ void check(ConvbwdAscendcProblem& p) {
     in_range("input - gradOutput * stride + padding", in - out * stride + before, -kMostPad, kMostPad);
   }
   if (p.input[1] > kMost / p.input[2]) fail("a plane of the input must have less than 2**32 positions");
+  const double planes = static_cast<double>(p.batch) * static_cast<double>(p.input[0]);
+  if (planes * static_cast<double>(p.input[1] * p.input[2]) * static_cast<double>(p.cin) > 0x1p60)
+    fail("the input must have less than 2**60 elements");
 }
 
 // The zeros around gradOutput, spread by the stride, of which the gradient is a plain convolution.
@@ -176,7 +180,7 @@ class Tiler {
     Index a = std::min(std::max<Index>(1, l1_ / 2 / al1_ / a_bytes), cout1_);
     if (b > a) a = divisor_up_to(b, a);
     if (a > b) b = divisor_up_to(a, b);
-    Index ka = std::min(std::max<Index>(1, ceil_div(a * block_k_, k_)), kMostInL0 / k_);
+    Index ka = std::min(std::max<Index>(1, ceil_div(a * block_k_, k_)), std::max<Index>(1, kMostInL0 / k_));
     Index kb = std::max<Index>(1, ceil_div(b * block_k_, k_));
     if (ka > kb)
       ka = ka / kb * kb;
@@ -247,10 +251,12 @@ class Tiler {
   }
 
   bool fits_l2(Index m) const {
+    const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
     const Index depths = std::max<Index>(p_.kernel[0] / p_.stride[0], 1);
     const Index rows = std::max<Index>(rows_read(m) / p_.stride[1], 1);
-    const Index elements = rows * p_.grad_output[2] * depths * cout1_ * c0_ + n_ * most_k_ * depths + m * n_ + m_ * n_;
-    return elements * bytes_ * p_.cores <= kL2Bytes;
+    const double elements =
+        of(rows, p_.grad_output[2], depths, cout1_ * c0_) + of(n_, most_k_, depths) + of(m + m_, n_);
+    return elements * of(bytes_, p_.cores) <= kL2Bytes;
   }
 
   // Positions that a core computes at a time: whole rows, as many as share out evenly.

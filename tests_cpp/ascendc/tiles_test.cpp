@@ -158,6 +158,49 @@ TEST(Tiles, ReadFromTheGivenRowOn) {
       ASSERT_EQ(static_cast<float>(out[c * 110 + i]), data.gradient[c * 110 + i]) << c << ' ' << i;
 }
 
+// The room of a block for channels that the input does not have is another image's in NCDHW.
+TEST(Tiles, LeaveWhatIsNoChannelAlone) {
+  const InputProblem p{1, 5, {1, 4, 6}, 4, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}};
+  InputData<half> data(p);
+  const auto tiling = tiling_of(p, ConvCommonApi::ConvDtype::FLOAT16);
+  GradInputKernel<half, half, half> kernel;
+  auto& op = kernel.gradInput_;
+  op.Init(&tiling.conv3DDxTiling);
+  op.SetSingleShape(24, 16, 16);
+  op.SetStartPosition(0, 0);
+  op.SetGradOutput(global(data.grad_output));
+  op.SetWeight(global(data.weight));
+  std::vector<half> out(16 * 24, half(7.0f));
+  while (op.Iterate()) op.GetTensorC(global(out));
+  for (std::size_t i = 0; i < out.size(); ++i)
+    ASSERT_EQ(static_cast<float>(out[i]), i < 5 * 24 ? data.gradient[i] : 7.0f) << i;
+}
+
+// A walk has the start that was set before its first tile.
+TEST(Tiles, StayInTheirPlane) {
+  const InputProblem p{1, 16, {2, 4, 6}, 16, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}, 12, 16, 24};
+  InputData<half> data(p);
+  const auto tiling = tiling_of(p, ConvCommonApi::ConvDtype::FLOAT16);
+  GradInputKernel<half, half, half> kernel;
+  auto& op = kernel.gradInput_;
+  op.Init(&tiling.conv3DDxTiling);
+  op.SetSingleShape(24, 16, 16);
+  op.SetGradOutput(global(data.grad_output));
+  op.SetWeight(global(data.weight));
+  std::vector<half> out(data.gradient.size(), half(0.0f));
+  op.SetStartPosition(0, 0);
+  for (int plane = 0; plane < 2; ++plane) {
+    for (int tile = 0; tile < 2; ++tile) {
+      ASSERT_TRUE(op.Iterate());
+      if (plane == 0) op.SetStartPosition(1, 0);  // for the next walk
+      op.GetTensorC(global(out));
+    }
+    ASSERT_FALSE(op.Iterate());
+    op.ctx.isFirstIter_ = true;
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) ASSERT_EQ(static_cast<float>(out[i]), data.gradient[i]) << i;
+}
+
 TEST(Tiles, HaveBaseMTimesBaseN) {
   const InputProblem p{1, 40, {1, 6, 6}, 3, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}, 10, 16, 18};
   InputData<half> data(p);

@@ -106,6 +106,16 @@ TEST(Tiling, OfSmallerBuffersHasSmallerTiles) {
   EXPECT_EQ(none.GetTiling(data[1]), -1);
 }
 
+TEST(Tiling, OfLargerBuffersIsThere) {
+  ConvBackpropApi::PlatformInfo platform;
+  platform.l1Size = 524288, platform.l0CSize = 131072, platform.l0ASize = platform.l0BSize = std::uint64_t{8} << 20;
+  Conv3DBpInputTiling host(platform);
+  state(host, {1, 16, {4, 6, 6}, 8192, {2, 3, 3}, {1, 1, 1}, {}, {1, 1, 1}}, ConvDtype::FLOAT16);
+  Conv3DBackpropInputTilingData data;
+  ASSERT_EQ(host.GetTiling(data), 0) << host.Message();
+  EXPECT_GT(data.conv3DDxTiling.stepKa, 0u);
+}
+
 TEST(Tiling, ShapesMustBelongTogether) {
   Conv3DBpInputTiling host;
   EXPECT_TRUE(host.SetGradOutputShape(2, 9, 4, 6, 7));
@@ -160,6 +170,9 @@ TEST(Tiling, RefusesWhatDevicesRefuse) {
   alone({1, 1, {1, 600, 4}, 1, {1, 2, 1}, {1, 1, 1}, {}, {1, 300, 1}},
         "(kernel - 1) * dilation - padding of the height");
   alone({1, 1, {1, 70000, 70000}, 1, {1, 1, 1}, {1, 1, 1}, {}, {1, 1, 1}}, "less than 2**32 positions");
+  const int most = std::numeric_limits<int>::max();
+  alone({most, most, {1, 1, 1}, 1, {1, 1, 1}, {1, 1, 1}, {}, {1, 1, 1}},
+        "the input must have less than 2**60 elements");
   alone({1, 1, {1, 4000, 4000}, 1, {1, 255, 255}, {1, 63, 63}, {}, {1, 1, 1}}, "no tile fits in the buffer L1");
 
   Conv3DBpInputTiling transpose;

@@ -26,13 +26,13 @@ struct ConvType {
   using Type = T;
 };
 
-enum class B2Condition : uint32_t { BASEK_GT_KERNEL, BASEK_LT_KERNEL, BASEK_EQ_KERNEL };
+enum class B2Condition : uint8_t { BASEK_LT_HKWK = 0, BASEK_GE_HKWK, HKWK_EQ_ONE };
 /// How a device loads weights; here of no effect.
 struct Conv3dConfig {
-  B2Condition loadB2Condition = B2Condition::BASEK_GT_KERNEL;
+  B2Condition loadB2Condition = B2Condition::BASEK_LT_HKWK;
   bool enableKernelSplit = false;
 };
-inline constexpr Conv3dConfig CONV3D_CFG_DEFAULT{};
+inline constexpr Conv3dConfig CONV3D_CFG_DEFAULT{B2Condition::BASEK_GE_HKWK};
 
 template <class WEIGHT_TYPE, class INPUT_TYPE, class GRAD_OUTPUT_TYPE, class GRAD_INPUT_TYPE>
 struct ConvBpContext {

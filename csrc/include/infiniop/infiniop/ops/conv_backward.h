@@ -24,7 +24,8 @@ INFINI_API infiniStatus_t infiniopCreateConvBackwardDescriptor(
 /// The bytes that one execution needs.
 INFINI_API infiniStatus_t infiniopGetConvBackwardWorkspaceSize(infiniopConvBackwardDescriptor_t desc, size_t* size);
 
-/// Computes the gradients whose pointers are not null, in the element type of the problem; they are contiguous.
+/// Computes the gradients whose pointers are not null, in the element type of the problem; they are contiguous, and
+/// overlap neither each other nor an operand.
 /// Sums are taken in float and rounded once. A descriptor may be executed as often as one likes, by many threads at
 /// once if each has its own workspace and gradients. The stream is not used: the work is done on return.
 ///
