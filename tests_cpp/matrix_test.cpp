@@ -43,13 +43,14 @@ std::vector<Problem> problems() {
       problem(2, 1, 17, 50, {1, 14, 15}, {1, 3, 3}, {1, 2, 2}, kOne, {0, 1, 1}),
       problem(1, 1, 32, 20, {3, 16, 17}, {2, 3, 3}, {1, 2, 2}, {2, 2, 1}, {1, 2, 1}, {0, 0, 3}),
       problem(2, 3, 19, 21, {1, 8, 9}, {1, 3, 3}, kOne, kOne, {0, 2, 0}, {0, 0, 1}),
-      problem(2, 1, 3, 40, {1, 16, 24}, {1, 8, 8}, {1, 8, 8}),  // patches
-      problem(1, 1, 5, 33, {4, 9, 8}, {2, 4, 4}, {2, 5, 4}),    // patches with gaps
-      problem(3, 1, 64, 96, {1, 7, 8}, {1, 1, 1}),              // images may stay in place
-      problem(1, 1, 700, 40, {1, 10, 21}, {1, 1, 1}),           // chunks of channels for several panels
-      problem(40, 1, 35, 33, {1, 3, 3}, {1, 2, 2}),             // boxes of images
-      problem(3, 1, 35, 18, {1, 7, 6}, {1, 7, 6}),              // a single window
-      problem(2, 1, 33, 16, {1, 9, 10}, {1, 1, 2}, {1, 4, 3}),  // pixels that no window covers
+      problem(2, 1, 3, 40, {1, 16, 24}, {1, 8, 8}, {1, 8, 8}),   // patches
+      problem(1, 1, 5, 33, {4, 9, 8}, {2, 4, 4}, {2, 5, 4}),     // patches with gaps
+      problem(1, 1, 34, 36, {1, 12, 17}, {1, 2, 2}, {1, 2, 2}),  // two sets of two results a pixel
+      problem(3, 1, 64, 96, {1, 7, 8}, {1, 1, 1}),               // images may stay in place
+      problem(1, 1, 700, 40, {1, 10, 21}, {1, 1, 1}),            // chunks of channels for several panels
+      problem(40, 1, 35, 33, {1, 3, 3}, {1, 2, 2}),              // boxes of images
+      problem(3, 1, 35, 18, {1, 7, 6}, {1, 7, 6}),               // a single window
+      problem(2, 1, 33, 16, {1, 9, 10}, {1, 1, 2}, {1, 4, 3}),   // pixels that no window covers
       problem(1, 1, 500, 40, {1, 5, 5}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),
       problem(1, 1, 64, 300, {1, 6, 6}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),
       problem(2, 1, 32, 120, {1, 4, 5}, {1, 3, 3}, kOne, kOne, {0, 1, 1}),       // columns of channels and taps

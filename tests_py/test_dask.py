@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -164,6 +165,29 @@ def test_one_channel(
             dy, da.from_array(x, chunks=(2, groups, *chunks)), w, output_mask=(True, False, False), **options
         )
         same_bits(lazy[0].compute(scheduler="synchronous"), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(("size", "stride", "chunks"), [((65, 65), 2, (32, 33)), ((37, 64), 3, (18, 19))])
+def test_parts_whose_phases_are_alike(
+    rng: np.random.Generator, size: tuple[int, int], stride: int, chunks: tuple[int, int], dtype: Any
+) -> None:
+    """Of a part, phases may have as many pixels each where those of the whole do not."""
+    x, w = rng.standard_normal((1, 64, *size)).astype(dtype), rng.standard_normal((64, 64, 2, 2)).astype(dtype)
+    dy = rng.standard_normal(convbwd.convolution(x, w, stride=stride).shape).astype(dtype)
+    for algorithm in (ALGORITHMS[0], "matrix"):
+        options = {"stride": stride, "algorithm": algorithm, "output_mask": (True, False, False)}
+        expected = convbwd.convolution_backward(dy, x, w, **options)[0]
+        lazy = convbwd_dask.convolution_backward(dy, da.from_array(x, chunks=(1, 64, chunks, size[1])), w, **options)
+        same_bits(lazy[0].compute(scheduler="synchronous"), expected)
+
+
+def test_an_input_without_channels() -> None:
+    arrays = np.ones((2, 0, 4)), np.ones((2, 0, 6)), np.ones((4, 0, 3))
+    expected = convbwd.convolution_backward(*arrays)
+    for got, e in zip(convbwd_dask.convolution_backward(*arrays), expected, strict=True):
+        assert got.shape == e.shape
+        same_bits(got.compute(scheduler="synchronous"), e)
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,8 @@ def test_it_names_what_is_wrong(changes: dict[str, Any], kind: type[Exception], 
         (lambda x: (x, x), [np.ones(3)], {}, TypeError, "fn must return its output and a function for its gradients"),
         (lambda x: (x, lambda dy: [dy]), [np.ones(3)], {"eps": 0}, ValueError, "eps must be more than 0, got 0"),
         (lambda x: (x, lambda dy: [dy]), [np.ones(3) * 1j], {}, TypeError, "inputs must be real"),
+        (lambda x: (x, lambda dy: [dy * 1j]), [np.ones(3)], {}, TypeError, "gradients must be real"),
+        (lambda x: (x, lambda dy: [dy]), [np.ones(3)], {"most": 0}, ValueError, "most must be at least 1, got 0"),
     ],
 )
 def test_gradcheck_refuses(fn: Any, inputs: Any, options: Any, kind: type[Exception], message: str) -> None:

@@ -144,15 +144,16 @@ def test_what_an_export_says_is_passed_on() -> None:
         _core.as_array(Unwilling())
 
 
-def test_results_go_to_exported_memory(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("kind", [Exporter, Interface])
+def test_results_go_to_exported_memory(rng: np.random.Generator, kind: Any) -> None:
     arrays = operands(rng)
     memory = np.zeros(SHAPES[1], np.float32)
-    out = (Exporter(memory), None, None)
+    out = (kind(memory), None, None)
     assert convbwd.convolution_backward(*arrays, padding=1, out=out)[0] is out[0]
     assert bits([memory]) == bits(convbwd.convolution_backward(*arrays, padding=1)[:1])
     memory.flags.writeable = False
     with pytest.raises((ValueError, TypeError), match=r"out\[0\] must be"):
-        convbwd.convolution_backward(*arrays, padding=1, out=out)
+        convbwd.convolution_backward(*arrays, padding=1, out=(kind(memory), None, None))
 
 
 def test_like_what_it_does_not_know() -> None:
@@ -211,21 +212,21 @@ def test_optional_modules_are_attributes() -> None:
         _ = convbwd.nothing  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn"])
 def test_pytorch_tensors(rng: np.random.Generator, dtype: str) -> None:
     torch = pytest.importorskip("torch")
-    numpy_dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    numpy_dtype = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
     arrays = operands(rng, numpy_dtype)
     tensors = [torch.from_numpy(a.astype(np.float64)).to(getattr(torch, dtype)) for a in arrays]
     assert _core.as_array(tensors[1]).ctypes.data == tensors[1].data_ptr()
     expected = convbwd.convolution_backward(*arrays, padding=1)
     got = convbwd.convolution_backward(*tensors, padding=1, like=tensors[0])
     for g, e in zip(got, expected, strict=True):
-        assert isinstance(g, torch.Tensor) and g.dtype == tensors[0].dtype
+        assert isinstance(g, torch.Tensor) and g.dtype == getattr(torch, e.dtype.name)
         assert bits([_core.as_array(g)]) == bits([e])
     out = tuple(torch.zeros_like(g) for g in got)
     assert convbwd.convolution_backward(*tensors, padding=1, out=out, like=tensors[0])[2] is out[2]
-    assert all(torch.equal(o, g) for o, g in zip(out, got, strict=True))
+    assert bits(map(_core.as_array, out)) == bits(expected)
     plan = convbwd.plan(*tensors, padding=1)
     assert bits(plan(*tensors)) == bits(expected)
     with pytest.raises(TypeError, match="input must be an array"):
@@ -345,7 +346,7 @@ def test_compiled_pytorch_trains_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jax_arrays(rng: np.random.Generator) -> None:
     jax = pytest.importorskip("jax")
-    for dtype in (np.float32, ml_dtypes.bfloat16):
+    for dtype in (np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn):
         arrays = operands(rng, dtype)
         inputs = [jax.numpy.asarray(a) for a in arrays]
         assert _core.as_array(inputs[0]).ctypes.data == inputs[0].unsafe_buffer_pointer()
@@ -443,6 +444,35 @@ def test_jax_refuses_other_options(name: str) -> None:
         convbwd.jax.convolution(np.ones((1, 1, 4)), np.ones((1, 1, 3)), **{name: 2})
 
 
+@pytest.mark.parametrize("name", ["autograd", "jax"])
+def test_a_bias_does_not_decide_the_dtype(rng: np.random.Generator, name: str) -> None:
+    library = pytest.importorskip(name)
+    if name == "jax":
+        library.config.update("jax_enable_x64", True)
+    try:
+        _, x, w = operands(rng, np.float16)
+        b = rng.standard_normal(4)
+        expected = convbwd.convolution(x, w, b)  # rounded once
+        convolution = getattr(convbwd, name).convolution
+        arrays = [library.numpy.asarray(a) for a in (x, w, b)] if name == "jax" else [x, w, b]
+        got = np.asarray(convolution(*arrays))
+        assert got.dtype == np.float16 and bits([got]) == bits([expected])
+        for i, array in enumerate(arrays):
+            of = library.grad(lambda a, i=i: (convolution(*arrays[:i], a, *arrays[i + 1 :]) ** 2).sum())
+            assert of(array).dtype == array.dtype
+        with pytest.raises(TypeError, match=r"bias.dtype must be float64"):
+            convolution(x, w, np.ones(4, np.int32))
+    finally:
+        if name == "jax":
+            library.config.update("jax_enable_x64", False)
+
+
+def test_autograd_refuses_like() -> None:
+    pytest.importorskip("autograd")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'like'"):
+        convbwd.autograd.convolution(np.ones((1, 1, 4)), np.ones((1, 1, 3)), like=np.ones(1))
+
+
 @pytest.mark.parametrize("data_format", ["NCL", "NLC"])
 @pytest.mark.parametrize("name", ["autograd", "jax"])
 def test_a_bias_of_another_shape_is_refused(name: str, data_format: str) -> None:
@@ -462,6 +492,7 @@ def test_a_bias_of_another_shape_is_refused(name: str, data_format: str) -> None
         ({"precision": 3}, TypeError, "precision must be 'default'"),
         ({"cube_math_type": 7}, ValueError, "cube_math_type must be 0, 1, 2 or 3"),
         ({"stride": 0}, ValueError, "stride must be at least 1"),
+        ({"padding": {1: 2}}, TypeError, "padding must be an int"),
     ],
 )
 def test_jax_refuses_what_options_must_not_be(options: Any, kind: type[Exception], message: str) -> None:

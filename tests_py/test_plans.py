@@ -411,6 +411,7 @@ def test_what_a_plan_call_refuses(rng: np.random.Generator) -> None:
         (np.empty(plan.workspace_size - 64, np.uint8), f"workspace must have {plan.workspace_size} bytes, got"),
         (np.empty(2 * plan.workspace_size, np.uint8)[::2], "workspace must be None or a writable"),
         (bytes(plan.workspace_size), "workspace must be None or a writable"),
+        (np.empty(plan.workspace_size, object), "workspace must not hold Python objects, got an array of dtype object"),
     ):
         with pytest.raises((ValueError, TypeError), match=f"plan: {message}"):
             plan(dy, x, w, out=plan.empty(), workspace=memory)

@@ -14,8 +14,14 @@ py::array read_tensor(const char* function, const char* name, py::handle argumen
   tensor.packing.reset();
   if (py::isinstance<py::array>(argument) || !py::hasattr(argument, kPacking))
     return read_array(function, name, argument, tensor, codes, written);
-  const auto [source, format, shape, c0, groups] =
-      argument.attr(kPacking).cast<std::tuple<py::array, std::string, Shape, std::int64_t, std::int64_t>>();
+  const auto [source, format, shape, c0, groups] = [&] {
+    try {
+      return argument.attr(kPacking).cast<std::tuple<py::array, std::string, Shape, std::int64_t, std::int64_t>>();
+    } catch (const py::cast_error&) {
+      throw Error(ErrorKind::type, std::string(function) + ": " + name +
+                                       " must have an array, a format, a shape, c0 and groups, got others");
+    }
+  }();
   py::array array = read_array(function, name, source, tensor, codes, written);
   const Packing packing{parse_memory_format(format), c0, groups};
   const Shape dims = packed_shape(packing.format, shape, groups, c0);

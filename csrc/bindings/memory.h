@@ -97,6 +97,11 @@ class WritableBytes {
   std::span<std::byte> of(const char* function, const char* name, py::handle argument) {
     if (py::isinstance<py::array>(argument)) {  // without the copy of its shape that the buffer protocol makes
       auto array = py::reinterpret_borrow<py::array>(argument);
+      constexpr std::uint64_t kReferences = 1;  // NPY_ITEM_REFCOUNT: to Python objects
+      if (static_cast<std::uint64_t>(array.dtype().flags()) & kReferences)
+        throw Error(ErrorKind::type, std::string(function) + ": " + name +
+                                         " must not hold Python objects, got an array of dtype " +
+                                         py::str(array.dtype()).cast<std::string>());
       if ((array.flags() & py::array::c_style) && array.writeable())
         return {static_cast<std::byte*>(array.mutable_data()), static_cast<std::size_t>(array.nbytes())};
     }

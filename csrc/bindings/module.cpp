@@ -48,26 +48,50 @@ BackwardPlan plan_backward(py::handle grad_output, py::handle input, py::handle 
   return BackwardPlan(call, function);
 }
 
+constexpr const char* kForward = "convolution";
+
+// A call of it, with the arrays that it reads.
+struct Forward {
+  Forward(py::handle input_, py::handle weight_, py::handle bias_, const Codes& codes, const Parameters& parameters) {
+    request.function = kForward;
+    input = read_tensor(kForward, "input", input_, request.input, codes);
+    weight = read_tensor(kForward, "weight", weight_, request.weight, codes);
+    if (!bias_.is_none()) bias = read_array(kForward, "bias", bias_, request.bias.emplace(), codes);
+    read_parameters(request, parameters);
+    plan = Plan::make(request);
+  }
+  const Result& result() const { return plan->results()[0]; }
+
+  Request request;
+  py::array input, weight;
+  py::object bias;
+  std::optional<Plan> plan;
+};
+
 py::object forward(py::handle input, py::handle weight, py::handle bias, py::handle stride, py::handle padding,
                    py::handle dilation, py::handle transposed, py::handle output_padding, py::handle groups,
                    py::handle data_format, py::handle algorithm, py::handle precision, py::handle cube_math_type,
                    py::handle soc, py::handle dtype) {
-  Request request;
-  request.function = "convolution";
-  const Codes codes = read_codes(request.function, dtype);
-  const py::array input_array = read_tensor(request.function, "input", input, request.input, codes);
-  const py::array weight_array = read_tensor(request.function, "weight", weight, request.weight, codes);
-  const py::object bias_array =
-      bias.is_none() ? py::none()
-                     : py::object(read_array(request.function, "bias", bias, request.bias.emplace(), codes));
-  read_parameters(request, {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm,
-                            precision, cube_math_type, soc});
-  const Plan plan = Plan::make(request);
+  const Codes codes = read_codes(kForward, dtype);
+  const Forward call(input, weight, bias, codes,
+                     {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
+                      cube_math_type, soc});
+  const Request& r = call.request;
   Tensor tensor;
-  py::array output = new_result(request, plan.results()[0], 0, {&input_array, &weight_array}, tensor, codes);
-  compute(request.function,
-          [&] { plan.forward(request.input, request.weight, request.bias ? &*request.bias : nullptr, tensor); });
+  py::array output = new_result(r, call.result(), 0, {&call.input, &call.weight}, tensor, codes);
+  compute(kForward, [&] { call.plan->forward(r.input, r.weight, r.bias ? &*r.bias : nullptr, tensor); });
   return output;
+}
+
+py::tuple output_of(py::handle input, py::handle weight, py::handle bias, py::handle stride, py::handle padding,
+                    py::handle dilation, py::handle transposed, py::handle output_padding, py::handle groups,
+                    py::handle data_format, py::handle algorithm, py::handle precision, py::handle cube_math_type,
+                    py::handle soc) {
+  const Forward call(input, weight, bias, {},
+                     {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm, precision,
+                      cube_math_type, soc});
+  return py::make_tuple(py::tuple(py::cast(result_shape(call.request, call.result(), 0))),
+                        numpy_dtype(call.result().dtype, {&call.input, &call.weight}, {}));
 }
 
 // Elements of an array in another type, as they are in memory: codes of what NumPy does not have are unsigned integers.
@@ -179,26 +203,11 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
       "function.",
       py::arg("argument"), py::arg("function") = "as_array", py::arg("name") = "argument",
       py::arg("dtype") = py::none());
-  m.def(
-      "output",
-      [](py::handle input, py::handle weight, py::handle stride, py::handle padding, py::handle dilation,
-         py::handle transposed, py::handle output_padding, py::handle groups, py::handle data_format,
-         py::handle algorithm, py::handle precision, py::handle cube_math_type, py::handle soc) {
-        Request request;
-        request.function = "convolution";
-        const py::array x = read_array(request.function, "input", input, request.input);
-        const py::array w = read_array(request.function, "weight", weight, request.weight);
-        read_parameters(request, {stride, padding, dilation, transposed, output_padding, groups, data_format, algorithm,
-                                  precision, cube_math_type, soc});
-        const Plan plan = Plan::make(request);
-        const Result& result = plan.results()[0];
-        return py::make_tuple(py::tuple(py::cast(result_shape(request, result, 0))),
-                              numpy_dtype(result.dtype, {&x, &w}, {}));
-      },
-      "Shape and dtype of a convolution's output.", py::arg("input"), py::arg("weight"), py::arg("stride") = 1,
-      py::arg("padding") = 0, py::arg("dilation") = 1, py::arg("transposed") = false, py::arg("output_padding") = 0,
-      py::arg("groups") = 1, py::arg("data_format") = py::none(), py::arg("algorithm") = "auto",
-      py::arg("precision") = "default", py::arg("cube_math_type") = 0, py::arg("soc") = "a2");
+  m.def("output", &output_of, "Shape and dtype of a convolution's output.", py::arg("input"), py::arg("weight"),
+        py::arg("bias") = py::none(), py::arg("stride") = 1, py::arg("padding") = 0, py::arg("dilation") = 1,
+        py::arg("transposed") = false, py::arg("output_padding") = 0, py::arg("groups") = 1,
+        py::arg("data_format") = py::none(), py::arg("algorithm") = "auto", py::arg("precision") = "default",
+        py::arg("cube_math_type") = 0, py::arg("soc") = "a2");
   bind_layouts(m);
   bind_ascend(m);
   m.def(

@@ -106,7 +106,7 @@ inline py::array read_array(const char* function, const char* name, py::handle a
   };
   const bool is_array = py::isinstance<py::array>(argument),
              is_tensor = !is_array && py::hasattr(argument, "__dlpack__");
-  if (written && !is_array && !is_tensor)
+  if (written && !is_array && !is_tensor && !py::hasattr(argument, "__array_interface__"))
     fail(ErrorKind::type, (std::string("an array, got ") + Py_TYPE(argument.ptr())->tp_name).c_str());
   const auto not_an_array = [&] {
     return std::string(function) + ": " + name + " must be an array, got " + Py_TYPE(argument.ptr())->tp_name;

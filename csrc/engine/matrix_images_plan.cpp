@@ -34,7 +34,7 @@ bool Matrix::plan() {
     rows_ += s.members;
     panel_taps_ += s.taps * s.members;
   }
-  if (steps_.empty() || (members > 1 && steps_.size() > 1)) return false;
+  if (steps_.empty()) return false;
   panel_channels_ = ceil_div(cd_, ceil_div(cd_ * members, kRows));
   panels_ = ceil_div(cd_, panel_channels_);
   for (Steps& steps : steps_) steps.rows *= panel_channels_;

@@ -87,6 +87,7 @@ def as_array(
 def output(
     input: ArrayLike,
     weight: ArrayLike,
+    bias: ArrayLike | None = None,
     stride: SupportsIndex | Sequence[SupportsIndex] = 1,
     padding: str | SupportsIndex | Sequence[SupportsIndex] | Sequence[Sequence[SupportsIndex]] = 0,
     dilation: SupportsIndex | Sequence[SupportsIndex] = 1,

@@ -107,9 +107,10 @@ def gradcheck(
     GradcheckError
         If an error is beyond its tolerance; the message is that table.
     ValueError
-        If ``fn`` returns a wrong number of gradients, or one of a wrong shape; if ``eps`` is not more than 0.
+        If ``fn`` returns a wrong number of gradients, or one of a wrong shape; if ``eps`` is not more than 0, or
+        ``most`` less than 1.
     TypeError
-        If ``fn`` returns anything but an output and a function; if an input is complex.
+        If ``fn`` returns anything but an output and a function; if an input or a gradient is complex.
 
     Examples
     --------
@@ -124,6 +125,8 @@ def gradcheck(
     """
     if not eps > 0:
         raise ValueError(f"gradcheck: eps must be more than 0, got {eps}")
+    if most < 1:
+        raise ValueError(f"gradcheck: most must be at least 1, got {most}")
     if any(np.iscomplexobj(a) for a in inputs):
         raise TypeError("gradcheck: inputs must be real, got a complex one")
     rng = np.random.default_rng(seed)
@@ -136,6 +139,8 @@ def gradcheck(
     gradients = list(backward(cotangent.copy()))
     if len(gradients) != len(arrays):
         raise ValueError(f"gradcheck: fn must return a gradient for each of {len(arrays)} inputs, got {len(gradients)}")
+    if any(np.iscomplexobj(g) for g in gradients):
+        raise TypeError("gradcheck: gradients must be real, got a complex one")
     elements = []
     for i, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
         if gradient is None:

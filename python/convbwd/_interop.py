@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 def _to_torch(result: NDArray[Any]) -> Any:
     torch: Any = sys.modules["torch"]
-    if result.dtype.name == "bfloat16":  # which NumPy and PyTorch do not exchange
-        return torch.from_numpy(result.view(np.uint16)).view(torch.bfloat16)
+    if result.dtype.name in ("bfloat16", "float8_e4m3fn"):  # which NumPy and PyTorch do not exchange
+        codes = result.view(f"u{result.itemsize}")
+        return torch.from_numpy(codes).view(getattr(torch, result.dtype.name))
     return torch.from_numpy(result)
 
 
@@ -42,10 +43,8 @@ def converter(function: str, like: object) -> Callable[[Any], Any]:
     return lambda result: None if result is None else convert(result)
 
 
-def add_bias(space: Any, output: Any, bias: Any, rank: int, data_format: str | None) -> Any:
-    """Add a bias to the output of a convolution whose weight has a rank, by the functions of a module like NumPy."""
-    axis = -1 if str(data_format).endswith("C") else 1 - rank
-    expected, got = (output.shape[axis],), space.shape(bias)
-    if got != expected:
-        raise ValueError(f"convolution: bias.shape must be (C_out,) = {expected}, got {got}")
-    return output + space.reshape(bias, (-1, *[1] * (-1 - axis)))
+def bias_gradient(space: Any, dy: Any, dtype: Any, rank: int, data_format: str | None) -> Any:
+    """Sum the gradient of an output whose weight has a rank over all but channels, by functions of a NumPy."""
+    channel = dy.ndim - 1 if str(data_format).endswith("C") else dy.ndim + 1 - rank
+    wide = dy.astype(np.promote_types(dy.dtype, np.float32))
+    return space.sum(wide, axis=tuple(a for a in range(dy.ndim) if a != channel)).astype(dtype)

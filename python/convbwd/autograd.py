@@ -16,16 +16,16 @@ import autograd.numpy as np
 from autograd.extend import defvjp, primitive
 
 from convbwd import _api
-from convbwd._interop import add_bias
+from convbwd._interop import bias_gradient
 
-# Three bilinear functions, whose gradients are each other: the output from input and weight, the input's gradient from
-# that of the output and the weight, the weight's from that of the output and the input. What they return the shape of
-# has no influence.
+# Three bilinear functions, whose gradients are each other: the output from input and weight (and a bias, or None), the
+# input's gradient from that of the output and the weight, the weight's from that of the output and the input. What they
+# return the shape of has no influence.
 
 
 @primitive  # type: ignore[untyped-decorator]
-def _output(x: Any, w: Any, options: dict[str, Any]) -> Any:
-    return _api.convolution(x, w, **options)
+def _output(x: Any, w: Any, b: Any, options: dict[str, Any]) -> Any:
+    return _api.convolution(x, w, b, **options)
 
 
 @primitive  # type: ignore[untyped-decorator]
@@ -40,20 +40,21 @@ def _weight_gradient(dy: Any, x: Any, w: Any, options: dict[str, Any]) -> Any:
 
 defvjp(
     _output,
-    lambda y, x, w, options: lambda g: _input_gradient(g, w, x, options),
-    lambda y, x, w, options: lambda g: _weight_gradient(g, x, w, options),
-    argnums=(0, 1),
+    lambda y, x, w, b, options: lambda g: _input_gradient(g, w, x, options),
+    lambda y, x, w, b, options: lambda g: _weight_gradient(g, x, w, options),
+    lambda y, x, w, b, options: lambda g: bias_gradient(np, g, b.dtype, np.ndim(w), options.get("data_format")),
+    argnums=(0, 1, 2),
 )
 defvjp(
     _input_gradient,
-    lambda dx, dy, w, x, options: lambda g: _output(g, w, options),
+    lambda dx, dy, w, x, options: lambda g: _output(g, w, None, options),
     lambda dx, dy, w, x, options: lambda g: _weight_gradient(dy, g, w, options),
     None,
     argnums=(0, 1, 2),
 )
 defvjp(
     _weight_gradient,
-    lambda dw, dy, x, w, options: lambda g: _output(x, g, options),
+    lambda dw, dy, x, w, options: lambda g: _output(x, g, None, options),
     lambda dw, dy, x, w, options: lambda g: _input_gradient(dy, g, x, options),
     None,
     argnums=(0, 1, 2),
@@ -69,7 +70,7 @@ def convolution(input: Any, weight: Any, bias: Any = None, **options: Any) -> An
     input, weight, bias : array
         As in `convbwd.convolution`, or what autograd traces instead of them.
     **options
-        The other arguments of `convbwd.convolution`, by name.
+        The other arguments of `convbwd.convolution` but ``like``, by name.
 
     Returns
     -------
@@ -81,5 +82,6 @@ def convolution(input: Any, weight: Any, bias: Any = None, **options: Any) -> An
     ValueError, TypeError
         As `convbwd.convolution`.
     """
-    y = _output(input, weight, options)
-    return y if bias is None else add_bias(np, y, bias, np.ndim(weight), options.get("data_format"))
+    if "like" in options:
+        raise TypeError("convbwd.autograd.convolution() got an unexpected keyword argument 'like'")
+    return _output(input, weight, bias, options)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convbwd import _api, _core
-from convbwd._interop import add_bias
+from convbwd._interop import bias_gradient
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
 
@@ -54,15 +54,16 @@ def _call(function: Any, result: jax.ShapeDtypeStruct, *arrays: jax.Array) -> ja
     return called
 
 
-# Three bilinear functions, whose gradients are each other: the output from input and weight, the input's gradient from
-# that of the output and the weight, the weight's from that of the output and the input. A shape is all that they need
-# of what they compute the gradient of.
+# Three bilinear functions, whose gradients are each other: the output from input and weight (and a bias, or None), the
+# input's gradient from that of the output and the weight, the weight's from that of the output and the input. A shape
+# is all that they need of what they compute the gradient of.
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _output(x: jax.Array, w: jax.Array, options: Options) -> jax.Array:
-    shape, dtype = _core.output(_empty(x), _empty(w), **dict(options))
-    return _call(lambda *a: _api.convolution(*a, **dict(options)), jax.ShapeDtypeStruct(shape, dtype), x, w)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _output(x: jax.Array, w: jax.Array, b: jax.Array | None, options: Options) -> jax.Array:
+    arrays = (x, w) if b is None else (x, w, b)
+    shape, dtype = _core.output(_empty(x), _empty(w), None if b is None else _empty(b), **dict(options))
+    return _call(lambda *a: _api.convolution(*a, **dict(options)), jax.ShapeDtypeStruct(shape, dtype), *arrays)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -86,23 +87,26 @@ def _kind(a: jax.Array) -> jax.ShapeDtypeStruct:
 
 
 _output.defvjp(
-    lambda x, w, options: (_output(x, w, options), (x, w)),
+    lambda x, w, b, options: (_output(x, w, b, options), (x, w, b)),
     lambda options, saved, g: (
         _input_gradient(g, saved[1], _kind(saved[0]), options),
         _weight_gradient(g, saved[0], _kind(saved[1]), options),
+        None
+        if saved[2] is None
+        else bias_gradient(jnp, g, saved[2].dtype, saved[1].ndim, dict(options).get("data_format")),
     ),
 )
 _input_gradient.defvjp(
     lambda dy, w, x, options: (_input_gradient(dy, w, x, options), (dy, w)),
     lambda x, options, saved, g: (
-        _output(g, saved[1], options),
+        _output(g, saved[1], None, options),
         _weight_gradient(saved[0], g, _kind(saved[1]), options),
     ),
 )
 _weight_gradient.defvjp(
     lambda dy, x, w, options: (_weight_gradient(dy, x, w, options), (dy, x)),
     lambda w, options, saved, g: (
-        _output(saved[1], g, options),
+        _output(saved[1], g, None, options),
         _input_gradient(saved[0], g, _kind(saved[1]), options),
     ),
 )
@@ -110,11 +114,9 @@ _weight_gradient.defvjp(
 
 def _frozen(value: Any) -> Any:
     """Return an option as JAX can compare it: arrays of one number as that, sequences as tuples."""
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
-        return value
-    return tuple(_frozen(item) for item in value)
+    if hasattr(value, "__array__"):
+        value = np.asarray(value).tolist()
+    return tuple(_frozen(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
 def convolution(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None, **options: Any) -> jax.Array:
@@ -141,5 +143,4 @@ def convolution(input: jax.Array, weight: jax.Array, bias: jax.Array | None = No
     for name in options:
         if name not in _OPTIONS:
             raise TypeError(f"convbwd.jax.convolution() got an unexpected keyword argument {name!r}")
-    y = _output(input, weight, tuple((name, _frozen(value)) for name, value in sorted(options.items())))
-    return y if bias is None else add_bias(jnp, y, bias, weight.ndim, options.get("data_format"))
+    return _output(input, weight, bias, tuple((name, _frozen(value)) for name, value in sorted(options.items())))
