@@ -1,7 +1,13 @@
 # Source of a library whose functions jump to those of the same name in another one, which it needs: the addresses are
-# looked up when it is loaded. Run with -D NM, LIBRARY, SOURCE.
+# looked up when it is loaded. If names of functions begin with that of the library (NAME) it has no others. Run with
+# -D NM, LIBRARY, NAME, SOURCE.
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL " T [A-Za-z0-9_]+" functions "${symbols}")
+set(own ${functions})
+list(FILTER own INCLUDE REGEX "^ T ${NAME}")
+if(own)
+  set(functions ${own})
+endif()
 list(TRANSFORM functions REPLACE "^ T (.*)$" "FORWARD(\\1)\n")
 list(JOIN functions "" functions)
 cmake_path(GET LIBRARY FILENAME name)
