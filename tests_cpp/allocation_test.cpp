@@ -85,20 +85,21 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(CFaces, ReportThatMemoryIsFull) {
   constexpr Codes kCodes{1, 2, 3, 4};
-  const auto status = [&](auto&& f) {
+  const auto status = [&](auto&& f, const char* message) {
     const int code = guarded("a function whose name is no short string", kCodes, [&] {
       g_full = true;
       f();
     });
     g_full = false;
-    EXPECT_STREQ(RecentMessage::take(), "");
+    EXPECT_STREQ(RecentMessage::take(), message);
     return code;
   };
   const Error error(ErrorKind::type, "an argument of a type that is not supported");
   const std::runtime_error other("something else that must not happen");
-  EXPECT_EQ(status([] { throw std::bad_alloc(); }), 3);
-  EXPECT_EQ(status([&] { throw error; }), 2);
-  EXPECT_EQ(status([&] { throw other; }), 4);
+  EXPECT_EQ(status([] { throw std::bad_alloc(); }, "a function whose name is no short string: out of memory"), 3);
+  EXPECT_EQ(status([&] { throw error; }, error.what()), 2);
+  EXPECT_EQ(
+      status([&] { throw other; }, "a function whose name is no short string: something else that must not happen"), 4);
 }
 
 }  // namespace

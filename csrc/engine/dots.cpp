@@ -293,9 +293,9 @@ InTurn Dots<T>::fetched(const Operands& o, const Slot& s, Index result, const Pi
 
 template <class T>
 void Dots<T>::locate(const Operands& o, const PixelBox& b, Slot& s) const {
-  layout_.x.locate(o.x, b.q0, masked_ ? b.q1 : layout_.x.size(), s.x_parts);
+  layout_.x.locate(o.x, b.q0, masked_ ? b.q1 : layout_.x.end(), s.x_parts);
   Planes::Part* parts = s.y_parts;
-  for (const Planes& y : layout_.y) y.locate(o.y, b.q0, masked_ ? y.size() : b.q1, parts++);
+  for (const Planes& y : layout_.y) y.locate(o.y, b.q0, masked_ ? y.end() : b.q1, parts++);
   s.x_stays =
       !copies_x_ || (layout_.exact && may_stay(o.x) && s.x_parts->run >= layout_.length(b.q0, b.q1) + layout_.reach);
   s.y_stays =

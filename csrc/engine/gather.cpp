@@ -290,8 +290,11 @@ std::unique_ptr<Pass> make_gather(const PassSpec& spec, const KernelSet<T>& kern
   if (!pass) return pass;
   if (auto in_place = pass->in_place()) return in_place;
   const KernelSet<T>& filled = filled_kernels(kernels, spec.unknown == Unknown::x ? spec.problem.ci : spec.problem.co);
-  if (half_vectors_serve(spec) && &filled != &kernels)
-    if (auto half = make_planned<Gather<T>>(spec, filled)) return half;
+  if (half_vectors_serve(spec) && &filled != &kernels) {
+    PassSpec like = spec;
+    if (spec.problem.pointwise()) like.sums = pass->summation();  // that of layouts which are read in place
+    if (auto half = make_planned<Gather<T>>(like, filled)) return half;
+  }
   return pass;
 }
 template std::unique_ptr<Pass> make_gather(const PassSpec&, const KernelSet<float>&);

@@ -33,7 +33,7 @@ void Matrix::split(const View& image, const Work& work, Index n, const Blocks& b
                    std::uint32_t* pairs, Fit& fit) const {
   const Index plane = planes_.channel(), term = pair_term();
   const bool dense = dense_rows(image, planes_);
-  planes_.locate(image, work.box.q0, planes_.size(), s.parts);
+  planes_.locate(image, work.box.q0, planes_.end(), s.parts);
   for (Index block = blocks.first; block < blocks.first + blocks.count; ++block, pairs += pair_block())
     for (Index i = 0; i < kDepth / 2; ++i) {
       const Index pair = block * kDepth + 2 * i, live = std::clamp<Index>(cs_ - pair, 0, 2), c = work.g * cs_ + pair;

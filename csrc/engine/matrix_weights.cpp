@@ -45,7 +45,7 @@ class MatrixWeights final : public GuardedPass {
   void set_box();
   void set_columns(bool folded);
   void list_steps();
-  double set_tile(Index threads);
+  double set_tile(Index threads, bool folded);
   double estimate() const;
   bool fits(Index threads);
   Slot carve(Carver carver) const;
@@ -152,26 +152,31 @@ bool MatrixWeights::plan() {
       return false;
     return true;
   };
-  // Boxes, which decide the order of sums, are those that serve one and two threads best, whatever the number is.
-  // Blocks are not in it.
-  const std::pair largest{box_, batch_};
+  // Boxes, which decide the order of sums, and what columns are, which decides what is split and so judged, are those
+  // that serve one and two threads best, whatever the number is. Blocks are not in it.
+  const std::tuple largest{box_, batch_, false};
   auto best = largest;
   double least = 0;
   for (Index threads = 2; threads > 0 && least == 0; --threads) {
-    std::tie(box_, batch_) = largest;
+    std::tie(box_, batch_, folded_) = largest;
     do {
       set_box();
-      double time = set_tile(threads);
-      if (time > 0 && threads > 1) time += set_tile(1);
-      if (time > 0 && (least == 0 || time < least)) least = time, best = {box_, batch_};
-      if (least > 0 && time > 1.2 * least) break;
+      double of_box = 0;
+      for (const bool folded : {false, true}) {
+        double time = set_tile(threads, folded);
+        if (time > 0 && threads > 1) time += set_tile(1, folded);
+        if (time > 0 && (of_box == 0 || time < of_box)) of_box = time;
+        if (time > 0 && (least == 0 || time < least)) least = time, best = {box_, batch_, folded};
+      }
+      if (least > 0 && of_box > 1.2 * least) break;
     } while (shrink_box());
   }
   if (least == 0) return false;
-  std::tie(box_, batch_) = best;
+  bool folded;
+  std::tie(box_, batch_, folded) = best;
   set_box();
-  nanoseconds_ = set_tile(1);
-  for (Index threads = spec_.threads; set_tile(threads) == 0; --threads) {
+  nanoseconds_ = set_tile(1, folded);
+  for (Index threads = spec_.threads; set_tile(threads, folded) == 0; --threads) {
   }
   list_steps();
   return true;
@@ -221,8 +226,9 @@ void MatrixWeights::list_steps() {
     }
 }
 
-// Sets the columns and blocks that take so many threads the least time, and returns it for one thread; 0 if none fit.
-double MatrixWeights::set_tile(Index threads) {
+// Sets the blocks of such columns that take so many threads the least time, and returns it for one thread; 0 if none
+// fit.
+double MatrixWeights::set_tile(Index threads, bool folded) {
   const Problem& p = spec_.problem;
   const auto halve = [](Index& v, Index of) { v = round_up(ceil_div(v, 2), of); };
   const auto shrink = [&] {
@@ -239,24 +245,18 @@ double MatrixWeights::set_tile(Index threads) {
       return false;
     return true;
   };
+  if (folded && (slabs_.units > 1 || p.taps() == 1)) return 0;
+  set_columns(folded);
+  m_ = p.co, n_ = columns_;
   double least = 0;
   Index m = 0, n = 0;
-  bool folded = false;
-  for (const bool folds : {false, true}) {
-    if (folds && (slabs_.units > 1 || p.taps() == 1)) continue;
-    set_columns(folds);
-    m_ = p.co, n_ = columns_;
-    double best = 0;
-    do {
-      if ((!folds && tile_elements() * 4 > kTileBytes) || !fits(threads)) continue;
-      const double time = estimate() * waits(threads);
-      if (best == 0 || time < best) best = time;
-      if (least == 0 || time < least) least = time, m = m_, n = n_, folded = folds;
-      if (time > 1.2 * best) break;
-    } while (shrink());
-  }
+  do {
+    if ((!folded && tile_elements() * 4 > kTileBytes) || !fits(threads)) continue;
+    const double time = estimate() * waits(threads);
+    if (least == 0 || time < least) least = time, m = m_, n = n_;
+    if (time > 1.2 * least) break;
+  } while (shrink());
   if (least == 0) return 0;
-  set_columns(folded);
   m_ = m, n_ = n;
   fits(threads);
   return least;
@@ -386,7 +386,7 @@ void MatrixWeights::add(const Operands& o, const Block& b, Index round, const Sl
   const Problem& p = spec_.problem;
   const PixelBox pixels = pixel_box(round % boxes_, p.y, box_);
   const Index n0 = round / boxes_ * batch_, images = std::min(batch_, p.n - n0);
-  x_.locate(o.x, pixels.q0, x_.size(), s.x_parts);
+  x_.locate(o.x, pixels.q0, x_.end(), s.x_parts);
   y_.locate(o.y, pixels.q0, pixels.q1, s.y_parts);
   // Only boxes of a single image may have fewer rows than others.
   const Index length = (pixels.q1[1] - pixels.q0[1] - 1) * x_.row() + pixels.q1[2] - pixels.q0[2];

@@ -10,7 +10,7 @@ Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box, Borders bo
   Index3 shared{};
   for (std::size_t a = 0; a < 3; ++a) {
     Axis& axis = axes_[a];
-    axis = {maps[a].src, maps[a].src_step, std::numeric_limits<Index>::max(), {}};
+    axis = {maps[a].src, maps[a].src_step, std::numeric_limits<Index>::max(), 0, {}};
     Index last = std::numeric_limits<Index>::min();
     for (const Phase& p : maps[a].phases)
       for (const Index o : p.offset) {
@@ -18,6 +18,7 @@ Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box, Borders bo
         axis.first = std::min(axis.first, block);
         last = std::max(last, block);
         axis.residue.push_back(o - block * axis.step);
+        axis.end = std::max(axis.end, std::min(axis.src, (p.count - 1) * axis.step + o + 1));
       }
     if (axis.residue.empty()) axis.first = last = 0, axis.residue.push_back(0);
     std::sort(axis.residue.begin(), axis.residue.end());
@@ -37,7 +38,7 @@ Planes::Planes(const std::array<AxisMap, 3>& maps, const Index3& box, Borders bo
 }
 
 Planes::Planes(const Index3& size, const Index3& first, const Index3& extent) : extent_(extent) {
-  for (std::size_t a = 0; a < 3; ++a) axes_[a] = {size[a], 1, first[a], {0}};
+  for (std::size_t a = 0; a < 3; ++a) axes_[a] = {size[a], 1, first[a], size[a], {0}};
   channel_ = odd_multiple(extent_[0] * extent_[1] * extent_[2], 16);
 }
 

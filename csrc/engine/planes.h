@@ -52,7 +52,8 @@ class Planes {
     Index run;      // so many elements of the copy lie in the image as they do there, from the first on
   };
   Index parts() const;
-  /// Fills `parts` for pixels from q0 on; positions from `end` on count as outside.
+  /// Fills `parts` for pixels from q0 on; positions from `end` on count as outside. Where that is end(), what no pixel
+  /// reads is never among them, however boxes lie.
   void locate(const View& image, const Index3& q0, const Index3& end, Part* parts) const;
   /// Copies `channels` channels from channel c of image n; `bordered` where as many were copied there before, from the
   /// same parts: their borders are zero already. Of images beyond L2 it fetches what lies `ahead` elements behind.
@@ -68,7 +69,8 @@ class Planes {
   /// the image of the first pixel that exists there, the part whose rows and columns do; null where none does.
   template <class F>
   void each_plane(const View& image, const Part* parts, Index n, Index c, F&& f) const;
-  Index3 size() const { return {axes_[0].src, axes_[1].src, axes_[2].src}; }
+  /// One behind the last source position that any pixel reads.
+  Index3 end() const { return {axes_[0].end, axes_[1].end, axes_[2].end}; }
 
  private:
   template <class T>
@@ -80,8 +82,8 @@ class Planes {
   // as long, 256 of 56x56 1.1 times (Zen 5).
   static constexpr Index kFarBytes = 1 << 20;
   struct Axis {
-    Index src, step, first;      // source size, step of a pixel, smallest source offset / step
-    std::vector<Index> residue;  // remainders that some tap reads, in order
+    Index src, step, first, end;  // source size, step of a pixel, smallest source offset / step, see end()
+    std::vector<Index> residue;   // remainders that some tap reads, in order
   };
   std::array<Axis, 3> axes_;
   Index3 extent_{1, 1, 1};

@@ -402,7 +402,7 @@ void Rows<T>::run(const Operands& o, std::byte* workspace) const {
     const PixelBox b = pixel_box(i % boxes_, count_, box_q_);
     const Index begin = i / boxes_ * batch_.images, end = std::min(begin + batch_.images, images());
     const Slot slot = carve(this->slot(workspace, number));
-    planes_.locate(image, b.q0, planes_.size(), slot.parts);
+    planes_.locate(image, b.q0, planes_.end(), slot.parts);
     const bool direct = !o.bias.data && stores_directly(destination, b);
     Index packed = -1;
     Index bordered = 0;  // source channels
