@@ -330,6 +330,7 @@ def test_bench_lists_the_gate():
         (["--baseline", "jax", "--threads", "1000", "--", SMALL[0]], "JAX computes with a thread for each"),
         (["--threads", "0"], "must be at least 1"),
         (["--seconds", "0"], "must be more than 0"),
+        (["--json", "no/folder/x.json"], "--json: must be in a folder that exists, got no/folder/x.json"),
     ],
 )
 def test_bench_refuses(arguments, message):

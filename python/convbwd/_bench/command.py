@@ -49,6 +49,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _file(text: str) -> Path:
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be in a folder that exists, got {text}")
+    return path
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options that both commands have."""
     parser.add_argument("--dtype", default="float32", choices=DTYPES, help="(default: %(default)s)")
@@ -82,8 +89,8 @@ def bench_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=_seconds, default=1.0, help="for each shape and pass (default: %(default)s)")
     parser.add_argument("--passes", action="store_true", help="time dx, dw and db alone as well")
     parser.add_argument("--verify", action="store_true", help="check every result against im2col in float64 first")
-    parser.add_argument("--json", type=Path, help="write the rows and the facts of the machine here")
-    parser.add_argument("--picture", type=Path, help="draw the roofline here (needs matplotlib)")
+    parser.add_argument("--json", type=_file, help="write the rows and the facts of the machine here")
+    parser.add_argument("--picture", type=_file, help="draw the roofline here (needs matplotlib)")
     parser.add_argument("--list", action="store_true", help="print the problem strings and stop")
     return parser
 
