@@ -8,6 +8,7 @@
 #include <new>
 #include <span>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "base/c_face.h"
@@ -26,6 +27,14 @@ std::atomic<bool> g_full{false};
   throw std::bad_alloc();
 }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// What the library's own workspaces are of.
+extern "C" void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
+  ++g_allocations;
+  void* p = nullptr;
+  return posix_memalign(&p, alignment, bytes) == 0 ? p : nullptr;
+}
+#endif
 [[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 namespace convbwd::test {
@@ -42,7 +51,6 @@ void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
 class Allocations : public testing::TestWithParam<Layer> {};
 
 TEST_P(Allocations, NoneWithAWorkspace) {
-  set_num_threads(1);
   const Layer& layer = GetParam();
   Request request;
   request.grad_output = {nullptr, DType::float32, layer.grad_output, {}};
@@ -52,7 +60,7 @@ TEST_P(Allocations, NoneWithAWorkspace) {
   request.padding = {1};
   request.groups = layer.groups;
   request.accumulate = layer.accumulate;
-  const Plan plan = Plan::make(request);
+  const Plan plan = Plan::make(request, 3);
   const auto buffer = [](const Shape& shape) {
     std::size_t n = 1;
     for (const std::int64_t size : shape) n *= static_cast<std::size_t>(size);
@@ -66,10 +74,22 @@ TEST_P(Allocations, NoneWithAWorkspace) {
   const auto run = [&](std::span<std::byte> scratch) {
     plan.backward({dy.data(), x.data(), w.data()}, {dx.data(), dw.data(), db.data()}, scratch);
   };
-  run(workspace);  // tables that are made once
-  const int before = g_allocations;
+  run(workspace);  // tables and threads that are made once
+  int before = g_allocations;
   run(workspace);
   EXPECT_EQ(g_allocations, before);
+  std::thread([&] {  // has no workspace yet
+    before = g_allocations;
+    run(workspace);
+    EXPECT_EQ(g_allocations, before);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    run({});
+    EXPECT_GT(g_allocations, before);
+    before = g_allocations;
+    run({});  // which it keeps
+    EXPECT_EQ(g_allocations, before);
+#endif
+  }).join();
   EXPECT_THROW(run(workspace.first(workspace.size() - 1)), Error);
   EXPECT_THROW(run(std::span(memory).subspan(skip + 1)), Error);
 }

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 DTYPES = {name: dtype for name, dtype in MEMORY.items() if name not in TABLES}  # those that may be mixed
 LAYOUTS = ("contiguous", "permuted", "sliced", "reversed", "broadcast", "unaligned", "record", "readonly")
 FORMATS = {1: ("NCL", "NLC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
-ALGORITHMS = ("auto", "direct", "reference", *(["blas"] if convbwd.build_info()["blas"] != "none" else []))
+ALGORITHMS = ("auto", "direct", "reference", "matrix", *(["blas"] if convbwd.build_info()["blas"] != "none" else []))
 PRECISIONS = ("default", "strict", "fast")
 MASKS = tuple((dx, dw, db) for dx in (True, False) for dw in (True, False) for db in (True, False))
 

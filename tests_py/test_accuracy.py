@@ -17,7 +17,7 @@ def test_every_algorithm_keeps_the_bound() -> None:
     for key in measured:
         mine = [r for r in rows if (r.result, r.dtype, r.length) == key]
         names = {r.algorithm for r in mine}
-        assert names - {"torch"} == {*ALGORITHMS}
+        assert names - {"torch"} == {*ALGORITHMS} - {"matrix"}
         if importlib.util.find_spec("torch") and "8" not in key[1]:
             assert "torch" in names
         for row in mine:
@@ -37,7 +37,7 @@ def test_the_command_prints_and_plots(
     main(["accuracy", "--plot", str(tmp_path / "accuracy.png")])
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["result", "dtype", "products", "algorithm", "pass", "max", "rms", "of", "bound"]
-    assert sum(line.split()[:2] == ["grad_input", "float32"] for line in lines) >= 2 * len(ALGORITHMS)
+    assert sum(line.split()[:2] == ["grad_input", "float32"] for line in lines) >= 2 * (len(ALGORITHMS) - 1)
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 

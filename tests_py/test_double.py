@@ -84,6 +84,32 @@ def square(x: Any, w: Any) -> Any:
     return y**2, lambda dy: (2 * dy * y * w, 2 * dy * y * x)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "strict"},
+        {"precision": "fast"},
+        {"algorithm": "direct"},
+        {"cube_math_type": 3},
+        {"cube_math_type": 3, "soc": "950"},
+        {"cube_math_type": 2},
+    ],
+    ids=str,
+)
+def test_options_reach_every_part(rng: np.random.Generator, options: dict[str, Any]) -> None:
+    x, w = rng.standard_normal((2, 64, 20, 20), np.float32), rng.standard_normal((64, 64, 3, 3), np.float32)
+    dy, ddx, ddw, ddb = (rng.standard_normal(s, np.float32) for s in (x.shape, x.shape, w.shape, (64,)))
+    how = {"padding": 1, **options}
+    got = convbwd.convolution_double_backward(ddx, ddw, ddb, dy, w, x, **how)
+    expected = (
+        convbwd.convolution(ddx, w, ddb, **how) + convbwd.convolution(x, ddw, **how),
+        convbwd.convolution_backward(dy, x, ddw, output_mask=(True, False, False), **how)[0],
+        convbwd.convolution_backward(dy, ddx, w, output_mask=(False, True, False), **how)[1],
+    )
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(g, e)
+
+
 def test_gradcheck_accepts_what_is_right(rng: np.random.Generator) -> None:
     report = convbwd.gradcheck(square, [rng.standard_normal((4, 5)), rng.standard_normal((4, 5))])
     assert report.checked == 40 and report.failed == 0 and len(report.worst) == 10

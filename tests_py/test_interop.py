@@ -382,12 +382,15 @@ def test_jax_functions(rng: np.random.Generator, options: dict[str, Any]) -> Non
         for make in (lambda f: jax.jit(jax.grad(f, (0, 1, 2))), of_gradient):
             for g, e in zip(make(ours)(x, w, b), make(theirs)(x, w, b), strict=True):
                 np.testing.assert_allclose(g, e, rtol=2e-3, atol=2e-3 * float(np.abs(e).max()))
+    each = jax.jit(jax.vmap(jax.grad(lambda b, one: ours(one, w, b)), (None, 0)))(b, x)  # images without a batch
+    np.testing.assert_allclose(each.sum(0), jax.grad(ours, 2)(x, w, b), rtol=1e-4, atol=1e-3)
     stacked = jax.vmap(lambda one: convbwd.jax.convolution(one, w, **options))(x[:, None])
     np.testing.assert_allclose(stacked[:, 0], convbwd.jax.convolution(x, w, **options), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("data_format", [None, "NHWC"])
-def test_autograd_functions(rng: np.random.Generator, data_format: str | None) -> None:
+def test_autograd_functions(rng: np.random.Generator, data_format: str | None, batched: bool) -> None:
     autograd = pytest.importorskip("autograd")
     from autograd.test_util import check_grads
 
@@ -397,6 +400,7 @@ def test_autograd_functions(rng: np.random.Generator, data_format: str | None) -
         rng.standard_normal((4, 2, 3, 3)),
         rng.standard_normal(4),
     )
+    x = x if batched else x[0]
 
     def function(x: Any, w: Any, b: Any) -> Any:
         return autograd.numpy.sin(
