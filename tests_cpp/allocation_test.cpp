@@ -89,7 +89,8 @@ TEST_P(Allocations, NoneWithAWorkspace) {
     run({});  // which it keeps
     EXPECT_EQ(g_allocations, before);
 #endif
-  }).join();
+  })
+      .join();
   EXPECT_THROW(run(workspace.first(workspace.size() - 1)), Error);
   EXPECT_THROW(run(std::span(memory).subspan(skip + 1)), Error);
 }
