@@ -138,19 +138,31 @@ TEST(Tiles, WithHf32RoundOperands) {
   EXPECT_EQ((run<float, float, ConvFormat::NCDHW>(p, data, tiling, 0.0f)[0]), 1 + 0x1p-11f);
 }
 
+// A walk over one SingleShape; what is set may be set again.
+struct Walk {
+  Walk(const InputProblem& p, uint64_t m, uint64_t k)
+      : data(p), tiling(tiling_of(p, ConvCommonApi::ConvDtype::FLOAT16)) {
+    op.Init(&tiling.conv3DDxTiling);
+    op.SetSingleShape(m, k, 16);
+    op.SetStartPosition(0, 0);
+    op.SetGradOutput(global(data.grad_output));
+    op.SetWeight(global(data.weight));
+  }
+  InputData<half> data;
+  Conv3DBackpropInputTilingData tiling;
+  GradInputKernel<half, half, half> kernel;
+  decltype(kernel.gradInput_)& op = kernel.gradInput_;
+};
+
 // Rows of gradOutput before the one that SetGradOutput is given need not be there.
 TEST(Tiles, ReadFromTheGivenRowOn) {
   const InputProblem p{1, 16, {1, 11, 10}, 4, {1, 1, 1}, {1, 3, 4}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}};
-  InputData<half> data(p);
-  const auto tiling = tiling_of(p, ConvCommonApi::ConvDtype::FLOAT16);
-  GradInputKernel<half, half, half> kernel;
-  auto& op = kernel.gradInput_;
-  op.Init(&tiling.conv3DDxTiling);
-  op.SetSingleShape(60, 16, 16);
+  Walk walk(p, 60, 16);
+  auto& op = walk.op;
+  const auto& data = walk.data;
   op.SetStartPosition(0, 5);  // rows 5 to 10, of which 6 and 9 have windows: rows 2 and 3 of gradOutput
   std::vector<half> rows(data.grad_output.begin() + 2 * 3 * 16, data.grad_output.end()), out(160 * 11, half(0.0f));
   op.SetGradOutput(global(rows));
-  op.SetWeight(global(data.weight));
   ASSERT_TRUE(op.Iterate());
   op.GetTensorC(global(out)[50]);
   for (std::size_t c = 0; c < 16; ++c)
@@ -161,15 +173,9 @@ TEST(Tiles, ReadFromTheGivenRowOn) {
 // The room of a block for channels that the input does not have is another image's in NCDHW.
 TEST(Tiles, LeaveWhatIsNoChannelAlone) {
   const InputProblem p{1, 5, {1, 4, 6}, 4, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}};
-  InputData<half> data(p);
-  const auto tiling = tiling_of(p, ConvCommonApi::ConvDtype::FLOAT16);
-  GradInputKernel<half, half, half> kernel;
-  auto& op = kernel.gradInput_;
-  op.Init(&tiling.conv3DDxTiling);
-  op.SetSingleShape(24, 16, 16);
-  op.SetStartPosition(0, 0);
-  op.SetGradOutput(global(data.grad_output));
-  op.SetWeight(global(data.weight));
+  Walk walk(p, 24, 16);
+  auto& op = walk.op;
+  const auto& data = walk.data;
   std::vector<half> out(16 * 24, half(7.0f));
   while (op.Iterate()) op.GetTensorC(global(out));
   for (std::size_t i = 0; i < out.size(); ++i)
@@ -179,16 +185,10 @@ TEST(Tiles, LeaveWhatIsNoChannelAlone) {
 // A walk has the start that was set before its first tile.
 TEST(Tiles, StayInTheirPlane) {
   const InputProblem p{1, 16, {2, 4, 6}, 16, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}, 12, 16, 24};
-  InputData<half> data(p);
-  const auto tiling = tiling_of(p, ConvCommonApi::ConvDtype::FLOAT16);
-  GradInputKernel<half, half, half> kernel;
-  auto& op = kernel.gradInput_;
-  op.Init(&tiling.conv3DDxTiling);
-  op.SetSingleShape(24, 16, 16);
-  op.SetGradOutput(global(data.grad_output));
-  op.SetWeight(global(data.weight));
+  Walk walk(p, 24, 16);
+  auto& op = walk.op;
+  const auto& data = walk.data;
   std::vector<half> out(data.gradient.size(), half(0.0f));
-  op.SetStartPosition(0, 0);
   for (int plane = 0; plane < 2; ++plane) {
     for (int tile = 0; tile < 2; ++tile) {
       ASSERT_TRUE(op.Iterate());
