@@ -53,7 +53,5 @@ class Allocations {
 
 /// Of an interface's two kinds of memory.
 inline Allocations &g_device_memory = *new Allocations, &g_host_memory = *new Allocations;
-inline Allocations& device_memory() { return g_device_memory; }
-inline Allocations& host_memory() { return g_host_memory; }
 
 }  // namespace convbwd

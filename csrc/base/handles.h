@@ -65,9 +65,5 @@ class HandleTable {
 /// The table of a kind of object.
 template <class Object>
 inline HandleTable<Object>& g_table = *new HandleTable<Object>;
-template <class Object>
-HandleTable<Object>& table() {
-  return g_table<Object>;
-}
 
 }  // namespace convbwd

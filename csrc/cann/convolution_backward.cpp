@@ -17,7 +17,7 @@ constexpr const char* kFunction = "aclnnConvolutionBackwardGetWorkspaceSize";
 template <class Object>
 std::shared_ptr<Object> need(const void* handle, const char* name) {
   if (handle == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, name, " must not be null");
-  auto object = table<Object>().find(handle);
+  auto object = g_table<Object>.find(handle);
   if (!object) refuse(ACLNN_ERR_PARAM_INVALID, name, " was never made, is used up or destroyed");
   return object;
 }
@@ -315,7 +315,7 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
 
     if (call->plan) call->workspace_bytes = to_bring(call->plan->workspace_bytes());
     *workspaceSize = call->workspace_bytes;
-    *executor = static_cast<aclOpExecutor*>(static_cast<void*>(table<Executor>().insert(std::move(call))));
+    *executor = static_cast<aclOpExecutor*>(static_cast<void*>(g_table<Executor>.insert(std::move(call))));
   });
 }
 
@@ -339,7 +339,7 @@ aclnnStatus aclnnConvolutionBackward(void* workspace, uint64_t workspaceSize, ac
       if (call->mask[i]) need_elements(call->results[i], kResults[i]);
     const auto queue = find_stream(stream);
     if (!queue) refuse(ACLNN_ERR_PARAM_INVALID, "stream must be null or one of aclrtCreateStream, not destroyed");
-    if (!call->repeatable && !table<Executor>().remove(executor)) refuse(ACLNN_ERR_PARAM_INVALID, "executor has run");
+    if (!call->repeatable && !g_table<Executor>.remove(executor)) refuse(ACLNN_ERR_PARAM_INVALID, "executor has run");
     queue->push([call, workspace] { call->run(workspace); });
   });
 }

@@ -20,14 +20,14 @@ Shape read_dims(const std::int64_t* dims, std::uint64_t count, const char* name)
 
 template <class Handle, class Object>
 Handle* give(Object object) {
-  return static_cast<Handle*>(table<Object>().insert(std::make_shared<Object>(std::move(object))));
+  return static_cast<Handle*>(g_table<Object>.insert(std::make_shared<Object>(std::move(object))));
 }
 
 template <class Object>
 aclnnStatus destroy(const char* function, const void* handle) {
   return guarded(function, kAclnn, [&] {
     if (handle == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, "the argument must not be null");
-    if (!table<Object>().remove(handle))
+    if (!g_table<Object>.remove(handle))
       refuse(ACLNN_ERR_PARAM_INVALID, "the argument was never made, or is destroyed");
   });
 }
@@ -79,7 +79,7 @@ aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor) {
 aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor* handle) {
   return guarded("aclSetAclOpExecutorRepeatable", kAclnn, [&] {
     if (handle == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, "executor must not be null");
-    const auto executor = table<Executor>().find(handle);
+    const auto executor = g_table<Executor>.find(handle);
     if (!executor) refuse(ACLNN_ERR_PARAM_INVALID, "executor has run, or was never made");
     executor->repeatable = true;
   });

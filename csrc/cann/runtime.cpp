@@ -59,7 +59,7 @@ void release(void* pointer, Allocations& memory, const char* name) {
 
 // Memory that was allocated here must have `count` bytes from `pointer` on.
 void check_extent(const void* pointer, std::size_t count, const char* name) {
-  for (const Allocations* memory : {&device_memory(), &host_memory()})
+  for (const Allocations* memory : {&g_device_memory, &g_host_memory})
     if (const auto room = memory->room(pointer); room && count > *room)
       refuse(ACL_ERROR_RT_PARAM_INVALID, name, " must have ", count, " bytes, got ", *room, " in its allocation");
 }
@@ -81,7 +81,7 @@ void check_copy(void* dst, std::size_t most, const void* src, std::size_t count,
 }
 
 std::shared_ptr<Event> need_event(aclrtEvent handle) {
-  auto event = table<Event>().find(handle);
+  auto event = g_table<Event>.find(handle);
   if (!event) refuse(ACL_ERROR_INVALID_PARAM, "event must be one of aclrtCreateEvent, not destroyed");
   return event;
 }
@@ -108,7 +108,7 @@ void synchronize_all(const std::vector<std::shared_ptr<Stream>>& streams) {
 
 std::shared_ptr<Stream> find_stream(aclrtStream handle) {
   static const auto& always = *new std::shared_ptr<Stream>(std::make_shared<Stream>());
-  return handle ? table<Stream>().find(handle) : always;
+  return handle ? g_table<Stream>.find(handle) : always;
 }
 
 }  // namespace convbwd::cann
@@ -174,9 +174,9 @@ aclError aclFinalize() {
       r.initialised = false;
       r.devices_set = 0;
     }
-    table<Context>().clear();
-    const auto streams = table<Stream>().all();
-    table<Stream>().clear();
+    g_table<Context>.clear();
+    const auto streams = g_table<Stream>.all();
+    g_table<Stream>.clear();
     synchronize_all(streams);
   });
 }
@@ -194,7 +194,7 @@ aclError aclrtResetDevice(int32_t device) {
       if (r.devices_set == 0) refuse(ACL_ERROR_RT_CONTEXT_NULL, "aclrtSetDevice must be called first");
       --r.devices_set;
     }
-    synchronize_all(table<Stream>().all());
+    synchronize_all(g_table<Stream>.all());
   });
 }
 
@@ -217,20 +217,20 @@ aclError aclrtCreateContext(aclrtContext* context, int32_t device) {
   return guarded("aclrtCreateContext", kAcl, [&] {
     need(context, "context");
     set_device(device);
-    *context = table<Context>().insert(std::make_shared<Context>());
+    *context = g_table<Context>.insert(std::make_shared<Context>());
   });
 }
 
 aclError aclrtSetCurrentContext(aclrtContext context) {
   return guarded("aclrtSetCurrentContext", kAcl, [&] {
-    if (!table<Context>().find(context))
+    if (!g_table<Context>.find(context))
       refuse(ACL_ERROR_RT_CONTEXT_NULL, "context must be one of aclrtCreateContext, not destroyed");
   });
 }
 
 aclError aclrtDestroyContext(aclrtContext context) {
   return guarded("aclrtDestroyContext", kAcl, [&] {
-    if (!table<Context>().remove(context))
+    if (!g_table<Context>.remove(context))
       refuse(ACL_ERROR_INVALID_PARAM, "context must be one of aclrtCreateContext, not destroyed");
     Runtime& r = runtime();
     const std::lock_guard lock(g_tables_mutex);
@@ -242,7 +242,7 @@ aclError aclrtCreateStream(aclrtStream* stream) {
   return guarded("aclrtCreateStream", kAcl, [&] {
     need(stream, "stream");
     need_device();
-    *stream = table<Stream>().insert(std::make_shared<Stream>());
+    *stream = g_table<Stream>.insert(std::make_shared<Stream>());
   });
 }
 
@@ -250,7 +250,7 @@ aclError aclrtDestroyStream(aclrtStream handle) {
   return guarded("aclrtDestroyStream", kAcl, [&] {
     need(handle, "stream");
     const auto stream = need_stream(handle);
-    table<Stream>().remove(handle);
+    g_table<Stream>.remove(handle);
     synchronize(*stream);
   });
 }
@@ -260,13 +260,14 @@ aclError aclrtSynchronizeStream(aclrtStream handle) {
 }
 
 aclError aclrtSynchronizeDevice() {
-  return guarded("aclrtSynchronizeDevice", kAcl, [] { synchronize_all(table<Stream>().all()); });
+  return guarded("aclrtSynchronizeDevice", kAcl, [] { synchronize_all(g_table<Stream>.all()); });
 }
 
 aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
   return guarded("aclrtStreamWaitEvent", kAcl, [&] {
     const auto queue = need_stream(stream);
-    queue->push([event = need_event(event), number = need_event(event)->recorded()] { event->wait(number); });
+    const auto awaited = need_event(event);
+    queue->push([awaited, number = awaited->recorded()] { awaited->wait(number); });
   });
 }
 
@@ -274,14 +275,14 @@ aclError aclrtCreateEvent(aclrtEvent* event) {
   return guarded("aclrtCreateEvent", kAcl, [&] {
     need(event, "event");
     need_device();
-    *event = table<Event>().insert(std::make_shared<Event>());
+    *event = g_table<Event>.insert(std::make_shared<Event>());
   });
 }
 
 aclError aclrtDestroyEvent(aclrtEvent event) {
   return guarded("aclrtDestroyEvent", kAcl, [&] {
     need_event(event);
-    table<Event>().remove(event);
+    g_table<Event>.remove(event);
   });
 }
 
@@ -319,16 +320,16 @@ aclError aclrtEventElapsedTime(float* ms, aclrtEvent startEvent, aclrtEvent endE
 }
 
 aclError aclrtMalloc(void** pointer, size_t size, aclrtMemMallocPolicy) {
-  return guarded("aclrtMalloc", kAcl, [&] { allocate(pointer, size, device_memory(), "devPtr"); });
+  return guarded("aclrtMalloc", kAcl, [&] { allocate(pointer, size, g_device_memory, "devPtr"); });
 }
 aclError aclrtFree(void* pointer) {
-  return guarded("aclrtFree", kAcl, [&] { release(pointer, device_memory(), "devPtr"); });
+  return guarded("aclrtFree", kAcl, [&] { release(pointer, g_device_memory, "devPtr"); });
 }
 aclError aclrtMallocHost(void** pointer, size_t size) {
-  return guarded("aclrtMallocHost", kAcl, [&] { allocate(pointer, size, host_memory(), "hostPtr"); });
+  return guarded("aclrtMallocHost", kAcl, [&] { allocate(pointer, size, g_host_memory, "hostPtr"); });
 }
 aclError aclrtFreeHost(void* pointer) {
-  return guarded("aclrtFreeHost", kAcl, [&] { release(pointer, host_memory(), "hostPtr"); });
+  return guarded("aclrtFreeHost", kAcl, [&] { release(pointer, g_host_memory, "hostPtr"); });
 }
 
 aclError aclrtMemcpy(void* dst, size_t most, const void* src, size_t count, aclrtMemcpyKind kind) {

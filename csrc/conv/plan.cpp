@@ -339,6 +339,16 @@ View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatc
   return v;
 }
 
+// Result i, a tensor.
+void match(const Tensor& t, std::size_t i, bool per_sample, const Checked& c, const Results& planned,
+           const char* name) {
+  if (t.shape != c.results[i].shape || (!t.strides.empty() && t.strides.size() != t.shape.size())) refuse(name);
+  const Results given = results_in(t, i, per_sample, c);
+  match(given.view, planned.view, name, given.samples == 0);
+  // A format of one block of channels has the strides of a plain tensor, but room for all lanes, which are cleared.
+  if ((given.step != planned.step && planned.samples > 1) || given.cleared != planned.cleared) refuse(name);
+}
+
 }  // namespace
 
 void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
@@ -353,15 +363,8 @@ void Plan::backward(const Tensor& grad_output, const Tensor& input, const Tensor
   std::array<void*, 3> addresses{};
   for (std::size_t i = 0; i < 3; ++i) {
     if (!plan.outputs[i].wanted) continue;
-    const Tensor& t = results[i];
-    const Results& planned = plan.outputs[i].out;
-    if (t.shape != c.results[i].shape || (!t.strides.empty() && t.strides.size() != t.shape.size()))
-      refuse(kGradients[i]);
-    const Results given = results_in(t, i, plan.per_sample, c);
-    match(given.view, planned.view, kGradients[i], given.samples == 0);
-    // A format of one block of channels has the strides of a plain tensor, but room for all lanes, which are cleared.
-    if ((given.step != planned.step && planned.samples > 1) || given.cleared != planned.cleared) refuse(kGradients[i]);
-    addresses[i] = t.data;
+    match(results[i], i, plan.per_sample, c, plan.outputs[i].out, kGradients[i]);
+    addresses[i] = results[i].data;
   }
   plan.run(in, addresses, {}, workspace);
 }
@@ -381,16 +384,14 @@ void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias
   const std::size_t rank = c.output_shape.size();
   const View x = as_planned(input, plan.in[1], rank, c.unbatched, "input");
   const View w = as_planned(weight, plan.in[2], rank + c.unbatched, false, "weight", c.problem.groups);
-  const Results& planned = plan.outputs[0].out;
-  const View y = as_planned(output, planned.view, rank, c.unbatched, "output");
-  if (results_in(output, 0, false, c).cleared != planned.cleared) refuse("output");
+  match(output, 0, false, c, plan.outputs[0].out, "output");
   if ((bias != nullptr) != plan.planned_bias.has_value()) refuse("bias");
   View b;
   if (bias) {
     if (bias->shape.size() != 1 || bias->strides.size() > 1 || bias->packing) refuse("bias");
     match(b = channels_view(*bias), *plan.planned_bias, "bias");
   }
-  plan.run({View{}, x, w}, {y.data, nullptr, nullptr}, b, {});
+  plan.run({View{}, x, w}, {output.data, nullptr, nullptr}, b, {});
 }
 
 std::vector<std::pair<std::string, std::string>> build_info() {

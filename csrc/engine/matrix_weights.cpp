@@ -154,11 +154,11 @@ bool MatrixWeights::plan() {
   };
   // Boxes, which decide the order of sums, and what columns are, which decides what is split and so judged, are those
   // that serve one and two threads best, whatever the number is. Blocks are not in it.
-  const std::tuple largest{box_, batch_, false};
-  auto best = largest;
+  const std::pair largest{box_, batch_};
+  std::tuple best{box_, batch_, false};
   double least = 0;
   for (Index threads = 2; threads > 0 && least == 0; --threads) {
-    std::tie(box_, batch_, folded_) = largest;
+    std::tie(box_, batch_) = largest;
     do {
       set_box();
       double of_box = 0;

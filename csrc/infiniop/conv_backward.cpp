@@ -96,7 +96,7 @@ infiniStatus_t infiniopCreateConvBackwardDescriptor(infiniopHandle_t handle, inf
     check_contiguous(*x, "input");
     check_contiguous(*w, "weight");
     for (const Plan& p : op->plans) op->workspace_bytes = std::max(op->workspace_bytes, to_bring(p.workspace_bytes()));
-    *desc_ptr = static_cast<infiniopConvBackwardDescriptor_t>(table<ConvBackward>().insert(std::move(op)));
+    *desc_ptr = static_cast<infiniopConvBackwardDescriptor_t>(g_table<ConvBackward>.insert(std::move(op)));
   });
 }
 

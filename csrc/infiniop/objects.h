@@ -38,7 +38,7 @@ infiniStatus_t status_of(const char* function, F&& f) noexcept {
 template <class Object>
 std::shared_ptr<Object> need(const void* handle, const char* name, infiniStatus_t null) {
   if (handle == nullptr) refuse(null, name, " must not be null");
-  auto object = table<Object>().find(handle);
+  auto object = g_table<Object>.find(handle);
   if (!object) refuse(INFINI_STATUS_BAD_PARAM, name, " was never made, or is destroyed");
   return object;
 }
@@ -46,7 +46,7 @@ std::shared_ptr<Object> need(const void* handle, const char* name, infiniStatus_
 template <class Object>
 void destroy(const void* handle, const char* name, infiniStatus_t null) {
   need<Object>(handle, name, null);
-  table<Object>().remove(handle);
+  g_table<Object>.remove(handle);
 }
 
 }  // namespace convbwd::infiniop

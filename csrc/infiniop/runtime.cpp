@@ -51,7 +51,7 @@ void copy(void* dst, const void* src, std::size_t size, infinirtMemcpyKind_t kin
   need_out(dst, "dst");
   need_out(src, "src");
   for (const void* pointer : {static_cast<const void*>(dst), src})
-    for (const Allocations* memory : {&device_memory(), &host_memory()})
+    for (const Allocations* memory : {&g_device_memory, &g_host_memory})
       if (const auto room = memory->room(pointer); room && size > *room)
         refuse(INFINI_STATUS_BAD_PARAM, "size must be at most ", *room, ", what is left in the memory, got ", size);
   std::memmove(dst, src, size);
@@ -108,7 +108,7 @@ infiniStatus_t infinirtStreamCreate(infinirtStream_t* stream) {
   return status_of("infinirtStreamCreate", [&] {
     need_out(stream, "stream_ptr");
     need_device();
-    *stream = table<Stream>().insert(std::make_shared<Stream>());
+    *stream = g_table<Stream>.insert(std::make_shared<Stream>());
   });
 }
 infiniStatus_t infinirtStreamDestroy(infinirtStream_t stream) {
@@ -124,7 +124,7 @@ infiniStatus_t infinirtStreamWaitEvent(infinirtStream_t stream, infinirtEvent_t 
 infiniStatus_t infinirtEventCreate(infinirtEvent_t* event) {
   return status_of("infinirtEventCreate", [&] {
     need_out(event, "event_ptr");
-    *event = table<Event>().insert(std::make_shared<Event>());
+    *event = g_table<Event>.insert(std::make_shared<Event>());
   });
 }
 infiniStatus_t infinirtEventRecord(infinirtEvent_t event, infinirtStream_t stream) {
@@ -145,22 +145,22 @@ infiniStatus_t infinirtEventDestroy(infinirtEvent_t event) {
 }
 
 infiniStatus_t infinirtMalloc(void** pointer, size_t size) {
-  return status_of("infinirtMalloc", [&] { allocate(pointer, size, device_memory()); });
+  return status_of("infinirtMalloc", [&] { allocate(pointer, size, g_device_memory); });
 }
 infiniStatus_t infinirtMallocHost(void** pointer, size_t size) {
-  return status_of("infinirtMallocHost", [&] { allocate(pointer, size, host_memory()); });
+  return status_of("infinirtMallocHost", [&] { allocate(pointer, size, g_host_memory); });
 }
 infiniStatus_t infinirtMallocAsync(void** pointer, size_t size, infinirtStream_t stream) {
-  return status_of("infinirtMallocAsync", [&] { check_stream(stream), allocate(pointer, size, device_memory()); });
+  return status_of("infinirtMallocAsync", [&] { check_stream(stream), allocate(pointer, size, g_device_memory); });
 }
 infiniStatus_t infinirtFree(void* pointer) {
-  return status_of("infinirtFree", [&] { release(pointer, device_memory()); });
+  return status_of("infinirtFree", [&] { release(pointer, g_device_memory); });
 }
 infiniStatus_t infinirtFreeHost(void* pointer) {
-  return status_of("infinirtFreeHost", [&] { release(pointer, host_memory()); });
+  return status_of("infinirtFreeHost", [&] { release(pointer, g_host_memory); });
 }
 infiniStatus_t infinirtFreeAsync(void* pointer, infinirtStream_t stream) {
-  return status_of("infinirtFreeAsync", [&] { check_stream(stream), release(pointer, device_memory()); });
+  return status_of("infinirtFreeAsync", [&] { check_stream(stream), release(pointer, g_device_memory); });
 }
 infiniStatus_t infinirtMemcpy(void* dst, const void* src, size_t size, infinirtMemcpyKind_t kind) {
   return status_of("infinirtMemcpy", [&] { copy(dst, src, size, kind); });
@@ -183,7 +183,7 @@ infiniStatus_t infiniopCreateHandle(infiniopHandle_t* handle) {
     } catch (const Error& error) {
       refuse(INFINI_STATUS_DEVICE_ARCHITECTURE_NOT_SUPPORTED, error.what());
     }
-    *handle = static_cast<infiniopHandle_t>(table<Handle>().insert(std::make_shared<Handle>()));
+    *handle = static_cast<infiniopHandle_t>(g_table<Handle>.insert(std::make_shared<Handle>()));
   });
 }
 
@@ -206,7 +206,7 @@ infiniStatus_t infiniopCreateTensorDescriptor(infiniopTensorDescriptor_t* desc, 
       if (strides) t.strides.push_back(strides[a]);
     }
     *desc = static_cast<infiniopTensorDescriptor_t>(
-        table<TensorDescriptor>().insert(std::make_shared<TensorDescriptor>(std::move(t))));
+        g_table<TensorDescriptor>.insert(std::make_shared<TensorDescriptor>(std::move(t))));
   });
 }
 
