@@ -224,6 +224,9 @@ double dots_cycles(const Problem& problem, const KernelSet<T>& kernels) {
   const Problem p = dots_exchange_roles(problem, kernels) ? exchanged(problem) : problem;
   const bool masked = masks_padding(p, kernels);
   constexpr double kProduct = 1.05, kSource = 0.29, kCopied = 0.56, kPlane = 42, kPass = 400;
+  // Of a row that is copied (400 problems with rows of 5 to 64 elements: chosen wrongly they take 1.6 % longer, without
+  // this 2.3 %; Zen 4).
+  constexpr double kRow = 2;
   // Single taps share no row of sums: 8 to 256 channels, 8 images of 7x7, take 24 a sum (Zen 4).
   const double sum = p.pointwise() ? 24 : 7.5;
   const Planes flat(axis_maps(p, map_forward), p.y, Planes::Borders::shared);
@@ -243,9 +246,12 @@ double dots_cycles(const Problem& problem, const KernelSet<T>& kernels) {
       tiles += tile_cycles(std::min<Index>(kernels.dots_mr, rows - m0), std::min<Index>(kernels.dots_nt, all - n0),
                            kernels) /
                static_cast<double>(together);
-  const double copied = p.pointwise() ? 0
-                                      : (masked ? 0 : kSource * static_cast<double>(p.ci * p.x_plane())) +
-                                            kCopied * static_cast<double>(p.co * p.y_plane() * (masked ? columns : 1));
+  const auto copying = [](Index channels, const Index3& size, double element) {
+    return static_cast<double>(channels * size[0] * size[1]) * (kRow + element * static_cast<double>(size[2]));
+  };
+  const double copied =
+      p.pointwise() ? 0
+                    : (masked ? 0 : copying(p.ci, p.x, kSource)) + copying(p.co * (masked ? columns : 1), p.y, kCopied);
   return kPass + static_cast<double>(p.n * p.groups) *
                      (static_cast<double>(p.ci) * (kPlane + kProduct * tiles * pixels / kernels.lanes +
                                                    sum * static_cast<double>(p.co * p.taps())) +
@@ -406,7 +412,13 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   // of the time of dots (AVX2).
   const Index few_columns = of_w ? std::min<Index>(kFewChannels, kernels.lanes - 1) : kFewChannels;
   if ((p.pointwise() && !exchanges && width <= few_columns) || p.depthwise()) return true;
-  if (!of_w) return rows_pass_cycles(spec, kernels) < gather_pass_cycles(spec, kernels, sums_by_taps(spec, kernels));
+  const Index columns = of_w ? columns_of_weights(p, kernels) : width;
+  const bool half = 2 * columns <= kernels.lanes && &filled_kernels(kernels, columns) != &kernels;
+  if (!of_w) {
+    constexpr double kHalf = 0.85;  // 320 problems of 4 to 8 results: chosen wrongly they take 1.6 % longer (Zen 4)
+    const double gather = gather_pass_cycles(spec, kernels, sums_by_taps(spec, kernels));
+    return rows_pass_cycles(spec, kernels) < (half && half_vectors_serve(spec) ? kHalf : 1) * gather;
+  }
   // Steps through an image from memory are fetched ahead by dots. gather_weights waits, and is no quicker than this
   // where results leave lanes idle (Zen 5: groups of 8 and 12 channels, 56x56 and 112x112 pixels).
   constexpr double kSteps = 1.25;
@@ -419,8 +431,6 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   }
   // Half vectors take twice as many products (Zen 4, groups of 8 channels: 0.66 to 0.85 of the time).
   constexpr double kHalf = 0.76;
-  const Index columns = columns_of_weights(p, kernels);
-  const bool half = 2 * columns <= kernels.lanes && &filled_kernels(kernels, columns) != &kernels;
   const double waits = p.stride != Index3{1, 1, 1} && of_x > kFromMemory && p.co < kernels.lanes ? kSteps : 1;
   return dots_cycles(p, kernels) <
          (half ? kHalf : waits) * gather_weights_cycles(exchanges ? exchanged(p) : p, kernels);

@@ -160,23 +160,27 @@ Index GatherWeights<T>::list_segments(const Source& x, const Class& c, const Ind
     }
     if (lo[i] >= hi[i]) return 0;
   }
+  // Axes from `joined` on lie in the panel and in the image as one run.
+  std::size_t joined = 3;
+  Index length = hi[3] - lo[3];
+  for (Index whole = extent[3]; joined > 0 && length == whole && x.move[joined - 1] == whole * x.move[3];) {
+    --joined;
+    length = whole * (hi[joined] - lo[joined]);
+    whole *= extent[joined];
+  }
+  Index4 runs{1, 1, 1, 1}, pitch;
+  Segment first{x.origin, 0, length};
+  for (std::size_t i = 4; i-- > 0;) {
+    pitch[i] = i == 3 ? nr : pitch[i + 1] * extent[i + 1];
+    first.x += lo[i] * x.move[i], first.b += (lo[i] - begin[i]) * pitch[i];
+    if (i < joined) runs[i] = hi[i] - lo[i];
+  }
   Index count = 0;
-  for (Index i0 = lo[0]; i0 < hi[0]; ++i0)
-    for (Index i1 = lo[1]; i1 < hi[1]; ++i1)
-      for (Index i2 = lo[2]; i2 < hi[2]; ++i2) {
-        const Index place =
-            (((i0 - begin[0]) * extent[1] + i1 - begin[1]) * extent[2] + i2 - begin[2]) * extent[3] + lo[3] - begin[3];
-        const Segment next{x.origin + i0 * x.move[0] + i1 * x.move[1] + i2 * x.move[2] + lo[3] * x.move[3], place * nr,
-                           hi[3] - lo[3]};
-        if (count > 0) {
-          Segment& last = segments[count - 1];
-          if (last.b + last.len * nr == next.b && last.x + last.len * x.move[3] == next.x) {
-            last.len += next.len;
-            continue;
-          }
-        }
-        segments[count++] = next;
-      }
+  for (Index i = 0; i < runs[0]; ++i)
+    for (Index j = 0; j < runs[1]; ++j)
+      for (Index k = 0; k < runs[2]; ++k)
+        segments[count++] = {first.x + i * x.move[0] + j * x.move[1] + k * x.move[2],
+                             first.b + i * pitch[0] + j * pitch[1] + k * pitch[2], length};
   return count;
 }
 

@@ -163,7 +163,7 @@ bool Rows<T>::plan() {
         break;
       else if (box_q_[1] > 1)
         box_q_[1] = ceil_div(box_q_[1], 2);
-      else if (plain_ && box_q_[2] > 4 * kernels_.lanes)
+      else if (box_q_[2] > 4 * kernels_.lanes && box_q_[2] >= 2 * (planes_.row() - box_q_[2]))  // mostly pixels
         box_q_[2] = ceil_div(box_q_[2], 2);
       else if (chunk_ > 1 && !fixed)
         chunk_ = ceil_div(chunk_, 2);

@@ -210,7 +210,7 @@ def convolution_backward(
     >>> db
     array([3.])
     """
-    convert = converter("convolution_backward", like)
+    convert = None if like is None else converter("convolution_backward", like)
     results = _core.convolution_backward(
         grad_output,
         input,
@@ -233,7 +233,7 @@ def convolution_backward(
         accumulate,
         per_sample,
     )
-    if like is None:
+    if convert is None:
         return results
     dx, dw, db = (
         r if r is o else convert(r) for r, o in zip(results, (None,) * 3 if out is None else out, strict=True)
