@@ -31,7 +31,7 @@ struct Place {
     fail(ErrorKind::type, rule, Py_TYPE(value.ptr())->tp_name);
   }
   [[noreturn]] void fail_value(std::string_view rule, py::handle value) const {
-    fail(ErrorKind::value, rule, py::repr(value).cast<std::string>());
+    fail(ErrorKind::value, rule, text_of(PyObject_Repr, value));
   }
   [[noreturn]] void fail_choice(std::string_view rule, py::handle value) const {
     if (!PyUnicode_Check(value.ptr())) fail_type(rule, value);
@@ -70,8 +70,7 @@ void read_parameters(Request& request, const Parameters& p);
 template <class F>
 void compute(const char* function, const F& work) {
   try {
-    const py::gil_scoped_release release;
-    work();
+    without_gil(work);
   } catch (const Error& error) {
     throw Error(error.kind(), std::string(function) + ": " + error.what());
   }

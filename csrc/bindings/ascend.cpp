@@ -70,8 +70,7 @@ py::array input_gradient(py::handle input_size, py::handle filter, py::handle ou
   Request r = conv3d_backprop_input_request(op, size, w, dy);
   if (op.data_format == MemoryFormat::ndhwc) to_channels_last(r.input.shape, 5);
   py::array result = new_array(dy.dtype, r.input.shape, {&w_array, &dy_array}, y, codes);
-  const py::gil_scoped_release release;
-  conv3d_backprop_input(op, size, w, dy, y);
+  without_gil([&] { conv3d_backprop_input(op, size, w, dy, y); });
   return result;
 }
 
@@ -89,8 +88,7 @@ py::array filter_gradient(py::handle input, py::handle filter_size, py::handle o
   conv3d_backprop_filter_request(op, x, size, dy);  // what is wrong is said before memory is taken
   const DType result_dtype = size_of(dy.dtype) == 1 ? DType::float32 : dy.dtype;
   py::array result = new_array(result_dtype, size, {&x_array, &dy_array}, y, codes);
-  const py::gil_scoped_release release;
-  conv3d_backprop_filter(op, x, size, dy, y);
+  without_gil([&] { conv3d_backprop_filter(op, x, size, dy, y); });
   return result;
 }
 
@@ -241,8 +239,9 @@ void bind_ascend(py::module_& m) {
       .def(
           "iterate",
           [](Tiles& t, bool first) {
-            const py::gil_scoped_release release;
-            return t.walk.iterate(false, first);
+            bool more = false;
+            without_gil([&] { more = t.walk.iterate(false, first); });
+            return more;
           },
           py::arg("first"))
       .def_property_readonly("place",

@@ -73,12 +73,13 @@ struct Out {
       }
       const std::string start = std::string(request.function) + ": " + kOut[i];
       const bool packed = tensors[i].packing.has_value();
-      const py::object shape = packed ? py::tuple(py::cast(tensors[i].shape)) : arrays[i]->attr("shape");
-      const py::tuple expected = py::tuple(py::cast(packed ? result.shape : result_shape(request, result, i)));
-      if (!shape.equal(expected))
+      const py::array& array = *arrays[i];
+      const Shape shape = packed ? tensors[i].shape : Shape(array.shape(), array.shape() + array.ndim());
+      const Shape expected = packed ? result.shape : result_shape(request, result, i);
+      const auto text = [](const Shape& s) { return py::str(py::tuple(py::cast(s))).cast<std::string>(); };
+      if (shape != expected)
         throw Error(ErrorKind::value,
-                    start + ".shape must be that of the gradient = " + py::str(expected).cast<std::string>() +
-                        ", got " + py::str(shape).cast<std::string>());
+                    start + ".shape must be that of the gradient = " + text(expected) + ", got " + text(shape));
       if (tensors[i].dtype != result.dtype)
         throw Error(ErrorKind::type, start + ".dtype must be that of the gradient = " + name_of(result.dtype) +
                                          ", got " + name_of(tensors[i].dtype));

@@ -77,7 +77,7 @@ py::array from_dlpack(py::handle object) {
   const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
   if (device.first != dlpack::kCpu) throw py::type_error("it is not in the memory of the CPU");
   // PyTorch exports what is in memory, even where that are the values' negatives.
-  if (py::hasattr(object, "is_neg") && object.attr("is_neg")().cast<bool>())
+  if (const py::object is_neg = attribute_if_any(object, "is_neg"); is_neg && is_neg().cast<bool>())
     throw py::type_error("its negative bit is set, which resolve_neg() ends");
   py::object capsule;
   try {

@@ -12,11 +12,11 @@ py::array read_tensor(const char* function, const char* name, py::handle argumen
                       bool written) {
   static constexpr const char* kPacking = "__convbwd_packing__";
   tensor.packing.reset();
-  if (py::isinstance<py::array>(argument) || !py::hasattr(argument, kPacking))
-    return read_array(function, name, argument, tensor, codes, written);
+  const py::object packed = py::isinstance<py::array>(argument) ? py::object() : attribute_if_any(argument, kPacking);
+  if (!packed) return read_array(function, name, argument, tensor, codes, written);
   const auto [source, format, shape, c0, groups] = [&] {
     try {
-      return argument.attr(kPacking).cast<std::tuple<py::array, std::string, Shape, std::int64_t, std::int64_t>>();
+      return packed.cast<std::tuple<py::array, std::string, Shape, std::int64_t, std::int64_t>>();
     } catch (const py::cast_error&) {
       throw Error(ErrorKind::type, std::string(function) + ": " + name +
                                        " must have an array, a format, a shape, c0 and groups, got others");
@@ -53,8 +53,9 @@ void bind_layouts(py::module_& m) {
          const Shape& shape, std::int64_t groups, std::int64_t c0) {
         const py::buffer_info target = to.request(true), source = from.request();
         const MemoryFormat t = parse_memory_format(to_format), f = parse_memory_format(from_format);
-        const py::gil_scoped_release release;
-        convert_format(target.ptr, t, source.ptr, f, shape, static_cast<std::size_t>(source.itemsize), groups, c0);
+        without_gil([&] {
+          convert_format(target.ptr, t, source.ptr, f, shape, static_cast<std::size_t>(source.itemsize), groups, c0);
+        });
       },
       "Copy between formats. The caller has checked both shapes.", py::arg("target"), py::arg("target_format"),
       py::arg("source"), py::arg("source_format"), py::arg("shape"), py::arg("groups"), py::arg("c0"));

@@ -96,15 +96,16 @@ py::tuple output_of(py::handle input, py::handle weight, py::handle bias, py::ha
 
 // Elements of an array in another type, as they are in memory: codes of what NumPy does not have are unsigned integers.
 py::array converted(py::array from, DType type, DType to, bool saturate) {
-  if (!(from.flags() & py::array::c_style)) from = py::array(from.attr("copy")());
+  from = aligned_and_contiguous(from);
   const py::dtype memory = size_of(to) == 1        ? py::dtype::of<std::uint8_t>()
                            : to == DType::bfloat16 ? py::dtype::of<std::uint16_t>()
                            : to == DType::float16  ? py::dtype(kNumpyHalf)
                            : to == DType::float64  ? py::dtype::of<double>()
                                                    : py::dtype::of<float>();
   py::array result(memory, py::array::ShapeContainer(from.shape(), from.shape() + from.ndim()));
-  const py::gil_scoped_release release;
-  convert(result.mutable_data(), to, from.data(), type, result.size(), saturate);
+  const auto size = result.size();
+  void* const data = result.mutable_data();
+  without_gil([&] { convert(data, to, from.data(), type, size, saturate); });
   return result;
 }
 

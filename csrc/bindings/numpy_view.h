@@ -13,11 +13,10 @@
 #include <string_view>
 #include <utility>
 
+#include "bindings/python.h"
 #include "convbwd/types.hpp"
 
 namespace convbwd {
-
-namespace py = pybind11;
 
 inline constexpr int kNumpyHalf = 23;          // NPY_HALF, which pybind11 does not name
 inline constexpr int kNumpyUserDefined = 256;  // NPY_USERDEF: the first number of a registered type
@@ -93,6 +92,17 @@ inline DType element_type(const char* function, const char* name, const py::dtyp
   return *type;
 }
 
+/// A plain array of the same elements, C-contiguous and aligned: a copy where another is not that. No code of a
+/// subclass of ndarray has a say.
+inline py::array aligned_and_contiguous(py::handle array) {
+  using Api = py::detail::npy_api;
+  constexpr int kFlags = Api::NPY_ARRAY_ENSUREARRAY_ | Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_;
+  auto made =
+      py::reinterpret_steal<py::array>(Api::get().PyArray_FromAny_(array.ptr(), nullptr, 0, 0, kFlags, nullptr));
+  if (!made) throw py::error_already_set();
+  return made;
+}
+
 /// An array of the memory of an object that has __dlpack__. Throws what that does, and a TypeError.
 py::array from_dlpack(py::handle object);
 
@@ -105,8 +115,8 @@ inline py::array read_array(const char* function, const char* name, py::handle a
     throw Error(kind, std::string(function) + ": " + name + " must be " + rule);
   };
   const bool is_array = py::isinstance<py::array>(argument),
-             is_tensor = !is_array && py::hasattr(argument, "__dlpack__");
-  if (written && !is_array && !is_tensor && !py::hasattr(argument, "__array_interface__"))
+             is_tensor = !is_array && attribute_if_any(argument, "__dlpack__");
+  if (written && !is_array && !is_tensor && !attribute_if_any(argument, "__array_interface__"))
     fail(ErrorKind::type, (std::string("an array, got ") + Py_TYPE(argument.ptr())->tp_name).c_str());
   const auto not_an_array = [&] {
     return std::string(function) + ": " + name + " must be an array, got " + Py_TYPE(argument.ptr())->tp_name;
@@ -116,10 +126,11 @@ inline py::array read_array(const char* function, const char* name, py::handle a
       return is_tensor ? from_dlpack(argument) : py::array(py::reinterpret_borrow<py::object>(argument));
     } catch (const py::type_error& error) {  // of from_dlpack
       throw Error(ErrorKind::type, not_an_array() + ": " + error.what());
+    } catch (const py::cast_error&) {  // the same, of what an object says of itself
+      throw Error(ErrorKind::type, not_an_array());
     } catch (py::error_already_set& error) {
       if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-      py::raise_from(error, PyExc_TypeError,
-                     (not_an_array() + ": " + py::str(error.value()).cast<std::string>()).c_str());
+      py::raise_from(error, PyExc_TypeError, (not_an_array() + ": " + text_of(PyObject_Str, error.value())).c_str());
       throw py::error_already_set();
     }
   }();
@@ -130,7 +141,7 @@ inline py::array read_array(const char* function, const char* name, py::handle a
   for (py::ssize_t i = 0; i < array.ndim(); ++i) aligned &= array.shape(i) <= 1 || array.strides(i) % size == 0;
   if (written && !array.writeable()) fail(ErrorKind::value, "writeable, got a read-only array");
   if (written && !aligned) fail(ErrorKind::value, "aligned to its elements, got an array that is not");
-  if (!aligned) array = py::array(array.attr("copy")());
+  if (!aligned) array = aligned_and_contiguous(array);
 
   tensor.data = const_cast<void*>(array.data());
   tensor.shape.assign(array.shape(), array.shape() + array.ndim());

@@ -78,12 +78,12 @@ class BackwardPlan {
   py::object run(py::handle grad_output, py::handle input, py::handle weight, py::handle out,
                  py::handle workspace) const {
     const std::array<py::handle, 3> operands{grad_output, input, weight};
-    for (std::size_t i = 0; i < 3; ++i)
-      if (packed_ || !operands_[i].fits(operands[i], false)) return run_others(operands, out, workspace);
     const bool none_given = out.is_none();
     if (!none_given && !is_sequence(out)) return run_others(operands, out, workspace);
     const py::tuple given = none_given ? py::make_tuple(out, out, out) : items_of(out);
     if (given.size() != 3) return run_others(operands, out, workspace);
+    for (std::size_t i = 0; i < 3; ++i)
+      if (packed_ || !operands_[i].fits(operands[i], false)) return run_others(operands, out, workspace);
     std::array<const void*, 3> from{};
     std::array<void*, 3> to{};
     std::array<py::object, 3> results;
