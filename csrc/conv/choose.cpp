@@ -124,11 +124,13 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
                     (algorithm == Algorithm::automatic && !strict && have_blas() && active_isa() == Isa::generic);
   const KernelSet<T>& kernels = blas ? blas_kernels(native) : native;
   std::vector<Candidate> all;
-  if (spec.sums[0] > 0)
+  if (spec.sums[0] > 0) {
     if (Candidate one = follow(spec, native, kernels); one.pass) {
       all.push_back(std::move(one));
       return all;
     }
+    spec.sums = {};  // of another machine, perhaps, in units of passes that this one has not
+  }
   const Index width = width_of_results(spec);
   const bool few = width <= kFewChannels;  // most of a matrix unit's tiles, and of a GEMM's columns, would be empty
   const bool along = blas ? few && algorithm != Algorithm::blas : along_pixels(spec, width, native);

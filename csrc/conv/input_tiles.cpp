@@ -266,11 +266,12 @@ void InputTiles::get_tensor_c(const Memory& output, unsigned atomic, bool sequen
   for (Index c = 0; c < channels; c += c0_) {
     const Index lanes = std::min(c0_, channels - c);
     void* const to = advance(output.begin, output_dtype_, first + c / c0_ * block_stride);
-    const View place{to, output_dtype_, {1, lanes, 1, 1, positions}, {0, c_stride, 0, 0, m_stride}};
+    View place{to, output_dtype_, {1, lanes, 1, 1, positions}, {0, c_stride, 0, 0, m_stride}};
     View tile = place;  // where it is written: rounded first, then added
     if (atomic != 0) {
       tile.data = rounded.data();
       tile.stride = {0, 1, 0, 0, lanes};
+      for (View* v : {&place, &tile}) v->settle_strides();  // of axes of one element: rows join
     }
     for (Index m = 0; m < positions; ++m)
       store_row(kernels, advance(tile.data, output_dtype_, m * tile.stride[4]), output_dtype_, tile.stride[1],

@@ -11,6 +11,7 @@ namespace matrix {
 namespace {
 
 constexpr Index kMostPixels = 3072;        // of a plane: larger ones need more products of each weight than splits
+constexpr Index kMostPlaces = 32 << 10;    // of a flat plane: dilated windows may be longer than any image
 constexpr Index kMostChunk = 4;            // steps of a chunk: 32 rows and columns of both operands stay in L1
 constexpr Index kMostColumns = 512;        // of a task
 constexpr Index kResultBytes = 640 << 10;  // products of a task: a third of L2
@@ -94,6 +95,7 @@ bool MatrixPixels::plan() {
   if (!direct_) return false;
   for (std::size_t a = 0; a < 3; ++a)
     extent_[a] = std::max(p.y[a] + (p.w[a] - 1) * p.dilation[a], p.pad_before[a] + p.x[a]);
+  if (extent_[0] * extent_[1] * extent_[2] > kMostPlaces) return false;
   const auto place = [&](Index d, Index h, Index w) { return (d * extent_[1] + h) * extent_[2] + w; };
   front_ = place((p.w[0] - 1) * p.dilation[0], (p.w[1] - 1) * p.dilation[1], (p.w[2] - 1) * p.dilation[2]);
   ones_.assign(static_cast<std::size_t>(p.taps()), 1.0f);

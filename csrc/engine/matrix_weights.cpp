@@ -329,8 +329,8 @@ void MatrixWeights::split_channels(const Operands& o, const Block& b, Index n0, 
       if (in_place) {
         from = static_cast<const float*>(o.x.data) +
                o.x.offset({n0 + n, channel, pixels.q0[0], pixels.q0[1], pixels.q0[2]});
-        // Only boxes of a single image may have fewer rows than others.
-        lds = o.x.stride[1], count = (pixels.q1[1] - pixels.q0[1]) * box_[2];
+        // Only boxes of a single image may have fewer rows, or columns, than others.
+        lds = o.x.stride[1], count = (pixels.q1[1] - pixels.q0[1] - 1) * box_[2] + pixels.q1[2] - pixels.q0[2];
       } else {
         for (Index j = 0; j < live; ++j) copy_channel(o, n0 + n, channel + j, s, s.plane + j * x_pixels_);
       }

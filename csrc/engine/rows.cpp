@@ -3,6 +3,7 @@
 // or results are formed row by row where they belong (stack.h).
 // Products with the zero border are harmless while weights are finite; with others the same sums are taken tap by tap.
 // Where no pixel reads another's place and images lie in dense runs, there is no copy: sums are formed in place.
+#include <limits>
 #include <optional>
 #include <sstream>
 
@@ -67,6 +68,7 @@ class Rows final : public SlottedPass, Roles {
     return results;
   }
   Index products(const PixelBox& b, Index channels) const;
+  std::array<Range, 3> reading(const std::array<Range, 3>& reach, const PixelBox& b, const Index3& extent) const;
   View source_after(const View& image, Index task, Index image_number, Index k0) const;
   bool stores_directly(const View& destination, const PixelBox& b) const;
   void multiply(std::size_t set, const PixelBox& b, Index k0, Index k, const T* weights, bool finite, const Slot& slot,
@@ -84,6 +86,8 @@ class Rows final : public SlottedPass, Roles {
   std::vector<std::vector<Index3>> reach_;           // of each set: what its taps read, source positions from a pixel
   std::vector<std::vector<std::ptrdiff_t>> offset_;  // of each set: [source channel of a chunk][tap]
   std::vector<Stack> stack_;
+  // What the taps of each straight sum read, the same: of each set, of sums over a chunk and over the last one.
+  std::vector<std::array<std::vector<std::array<Range, 3>>, 2>> sums_reach_;
   const RowsWeights<T> weights_;
   const bool plain_;
   Index max_streams_ = 0;
@@ -217,6 +221,31 @@ void Rows<T>::list_taps(const PhaseSet& s) {
   for (Index c = 0; c < chunk_; ++c)
     for (const Index3& r : reach)
       offsets.push_back(static_cast<std::ptrdiff_t>(c * planes_.channel() + planes_.offset(r)));
+  auto& sums = sums_reach_.emplace_back();
+  for (std::size_t last = 0; last < (cs_ % chunk_ ? 2 : 1); ++last)
+    each_straight_sum(s, stack_.back(), last ? cs_ % chunk_ : chunk_, [&](Index t, Index columns, Index height) {
+      std::array<Range, 3>& range = sums[last].emplace_back();
+      range.fill({std::numeric_limits<Index>::max(), std::numeric_limits<Index>::min()});
+      for (const Index end = t + std::min(columns * height, s.taps); t < end; ++t)
+        for (std::size_t a = 0; a < 3; ++a) {
+          const Index at = reach[static_cast<std::size_t>(t % s.taps)][a];
+          range[a] = {std::min(range[a].begin, at), std::max(range[a].end, at + 1)};
+        }
+    });
+}
+
+// Of a box's pixels those, an axis, for which any of some products lies in the image: windows nearly as large as the
+// image are mostly padding.
+template <class T>
+std::array<Range, 3> Rows<T>::reading(const std::array<Range, 3>& reach, const PixelBox& b,
+                                      const Index3& extent) const {
+  std::array<Range, 3> pixels;
+  for (std::size_t a = 0; a < 3; ++a) {
+    const Index step = maps_[a].src_step;
+    pixels[a].begin = std::clamp<Index>(ceil_div(1 - reach[a].end, step) - b.q0[a], 0, extent[a]);
+    pixels[a].end = std::clamp(ceil_div(maps_[a].src - reach[a].begin, step) - b.q0[a], pixels[a].begin, extent[a]);
+  }
+  return pixels;
 }
 
 template <class T>
@@ -226,7 +255,6 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
   const Stack& stack = stack_[set];
   const Index m = s.columns(cd_), row = planes_.row(), plane = planes_.plane();
   const Index3 e = b.extent(s);
-  const Index length = (e[0] - 1) * plane + (e[1] - 1) * row + e[2];
   // What a kernel sums at a time, after which a few lines are fetched; several of it, if that is little.
   const auto block_of_pixels = [&](Index pixels, int results) {
     constexpr Index kLeast = 336;  // sums
@@ -245,7 +273,9 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
       sum_carefully(set, b, k0, k, w, block, slot.source, to.data + m0 * to.pitch, to);
       continue;
     }
+    const std::array<Range, 3>* of_sum = sums_reach_[set][k < chunk_].data();
     each_straight_sum(s, stack, k, [&](Index t, Index columns, Index height) {
+      const std::array<Range, 3>& reach = *of_sum++;
       const std::ptrdiff_t* const offset = offset_[set].data() + t;
       const bool accumulate = k0 + t > 0;
       const auto sum = [&](Index pixels, const T* source, T* results) {
@@ -258,14 +288,25 @@ void Rows<T>::multiply(std::size_t set, const PixelBox& b, Index k0, Index k, co
         }
       };
       const bool stacked = stack.serves(m, e[1], e[2]);
-      if (!stacked && !to.direct) return sum(length, slot.source, to.data);
+      const auto [ds, hs, ws] =
+          accumulate ? reading(reach, b, e) : std::array<Range, 3>{Range{0, e[0]}, {0, e[1]}, {0, e[2]}};
+      if (ds.size() * hs.size() * ws.size() == 0) return;
+      if (!stacked && !to.direct) {
+        const bool rows = ds.size() * hs.size() > 1, planes = ds.size() > 1 && hs.size() == e[1];
+        for (Index d = ds.begin; d < ds.end; d = planes ? ds.end : d + 1) {
+          const Index at = d * plane + hs.begin * row + (rows ? 0 : ws.begin);
+          sum((planes ? ds.size() - 1 : 0) * plane + (hs.size() - 1) * row + (rows ? e[2] : ws.size()),
+              slot.source + at, to.data + at);
+        }
+        return;
+      }
       const Index step = stacked ? stack.step : 1;
-      for (Index d = 0; d < e[0]; ++d)
+      for (Index d = ds.begin; d < ds.end; ++d)
         for (Index h = 0; h < step; ++h)
-          for (Index r = h, rows = 1; r < e[1]; r += rows * step) {
+          for (Index r = hs.begin + h, rows = 1; r < hs.end; r += rows * step) {
             const T* const source = slot.source + d * plane + r * row;
             T* const results = to.data + d * to.plane + r * to.row;
-            if (stacked) rows = ceil_div(e[1] - r, step);
+            if (stacked) rows = ceil_div(hs.end - r, step);
             if (fetches && stacked) rows = block_of_rows(rows, height);
             if (rows == 1) {
               sum(e[2], source, results);

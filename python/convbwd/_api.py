@@ -176,14 +176,15 @@ def convolution_backward(
     its dtype, ``precision`` means
 
     - "strict": products are summed, nothing else. The error of each element is below
-      ``(4 + sqrt(K)) * eps * conv(|a|, |b|)``, and what is not finite reaches exactly the results whose windows touch
-      it.
+      ``(4 + sqrt(K)) * eps * conv(|a|, |b|)`` (for K up to 100,000; of longer sums unless most roundings go one way),
+      and what is not finite reaches exactly the results whose windows touch it.
     - "default": also Winograd's algorithm, F(2x2, 3x3), F(3x3, 2x2), F(2x2, 2x2), F(4x4, 3x3) and F(3x3, 4x4) with 46
       products and, along one of the last two axes alone, F(3, 2), and F(4, 3) and F(3, 4) with 7 products, for windows
       (in parts) over 16 channels or more. The error of a result as a whole, its largest and its root mean square, is no
-      larger than that of a straight sum (up to 1.25 times that of one of less than 150 products); that of a small
-      element beside large ones may be, and subnormal operands lose bits. Small integers stay exact. Operands that are
-      not finite, or in which a few values dwarf those around them, are left to "strict".
+      larger than that of a straight sum (up to 1.25 times that of one of less than 150 products, or of products most of
+      which are zero); that of a small element beside large ones may be, and subnormal operands lose bits. Small
+      integers stay exact. Operands that are not finite, and images in which a few values dwarf those around them, are
+      left to "strict".
     - "fast": also F(4x4, 3x3) and F(3x3, 4x4) with 36 products, a quarter of the multiplications (F(2x2, 3x3): 4
       ninths), along one of the last two F(4, 3) with 6, and Fourier transforms of tiles for windows of 4 taps and more,
       a third to a seventeenth of the multiplications. The largest error of a result was measured at up to 4.5

@@ -152,7 +152,7 @@ class Packed:
     """An array in a memory format, for functions that would take the plain array.
 
     `convbwd.convolution`, `convbwd.convolution_backward`, its ``out`` and plans read and write the memory where it is.
-    The results are those of plain arrays, bit for bit. ``numpy.asarray`` makes a plain array of it.
+    The results are those of plain arrays, bit for bit but for the sign of zero. ``numpy.asarray`` makes it one.
 
     Parameters
     ----------
