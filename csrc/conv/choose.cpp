@@ -67,18 +67,16 @@ Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& 
     spec.budget = budget;
     std::unique_ptr<EstimatedPass> estimated;
     std::unique_ptr<Pass> pass;
-    switch (static_cast<SumKind>(spec.sums[0])) {
+    switch (const auto kind = static_cast<SumKind>(spec.sums[0]); kind) {
       case SumKind::reference:
         pass = make_reference(spec);
         break;
       case SumKind::matrix:
-        if constexpr (sizeof(T) == sizeof(float))
-          if (const MatrixKernels* unit = matrix_kernels(active_isa())) estimated = make_matrix(spec, native, *unit);
-        break;
       case SumKind::pixels:
         if constexpr (sizeof(T) == sizeof(float))
           if (const MatrixKernels* unit = matrix_kernels(active_isa()))
-            estimated = make_matrix_pixels(spec, native, *unit);
+            estimated =
+                kind == SumKind::matrix ? make_matrix(spec, native, *unit) : make_matrix_pixels(spec, native, *unit);
         break;
       case SumKind::winograd:
         for (const auto& transforms : native.winograd)

@@ -31,8 +31,7 @@ class DotsLayout {
   DotsLayout() = default;
   /// Tiles have at most so many rows and columns. `masked`: boxes are of x, without a border, and y has a copy for each
   /// tap along the axes but the first, with zeros where it meets padding; otherwise they are of y, and x has a border.
-  /// `apart`: each
-  /// channel of both has the zeros that shifted rows reach: those of other groups follow.
+  /// `apart`: each channel of both has the zeros that shifted rows reach: those of other groups follow.
   DotsLayout(const Problem& p, bool masked, const Index3& box, Index rows, Index columns, bool apart);
 
   /// Elements from the first pixel of q0 <= q < q1 to behind the last one.

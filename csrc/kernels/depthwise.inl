@@ -41,12 +41,6 @@ void depthwise_columns(int m, std::int64_t rows, T* out, std::ptrdiff_t orow, st
   depthwise_tile<T, M, kDense>(rows, out, orow, ostep, s, srow, sstep, tap, taps, w, accumulate, fetch);
 }
 
-// The size of the next of the fewest parts of at most `most` into which `count` is cut evenly.
-INLINE int even_part(std::int64_t count, int most) {
-  const std::int64_t parts = (count + most - 1) / most;
-  return static_cast<int>((count + parts - 1) / parts);
-}
-
 template <class T>
 void depthwise(std::int64_t rows, std::int64_t cols, T* out, std::ptrdiff_t orow, std::ptrdiff_t ostep, const T* s,
                std::ptrdiff_t srow, std::ptrdiff_t sstep, const DepthwiseTap* tap, std::int64_t taps, const T* w,

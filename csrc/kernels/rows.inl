@@ -8,9 +8,7 @@ constexpr int kRowsVectors = rows_vectors(kRowsMr, M);
 // Vectors of the next of the fewest blocks of the same width.
 template <class T, int M>
 INLINE int next_vectors(std::int64_t len) {
-  const std::int64_t vectors = (len + Vec<T>::lanes - 1) / Vec<T>::lanes;
-  const std::int64_t blocks = (vectors + kRowsVectors<M> - 1) / kRowsVectors<M>;
-  return static_cast<int>((vectors + blocks - 1) / blocks);
+  return even_part((len + Vec<T>::lanes - 1) / Vec<T>::lanes, kRowsVectors<M>);
 }
 
 // Stores the sums of a row of results: of the last vector those that `len` reaches.

@@ -3,6 +3,12 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #define INLINE inline __attribute__((always_inline))
 
+// The size of the next of the fewest parts of at most `most` into which `count` is cut evenly.
+INLINE int even_part(std::int64_t count, int most) {
+  const std::int64_t parts = (count + most - 1) / most;
+  return static_cast<int>((count + parts - 1) / parts);
+}
+
 template <class T>
 struct Vec {
   typedef T type __attribute__((vector_size(VECTOR_BYTES)));
