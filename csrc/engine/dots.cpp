@@ -110,12 +110,12 @@ class Dots final : public SlottedPass {
   void sum_carefully(const PixelBox& b, const T* x, const T* y, Index y_channel, T* part, Index row) const;
   void store(const Operands& o, Index g, Index c0, const T* sums) const;
   Index sum_count() const { return spec_.problem.co * channels_ * spec_.problem.taps(); }
-  // Units whose sums are added up before they are added to the others: with the square root of their number in each the
-  // error grows no faster than it, even where all roundings go one way. Of few units all.
+  Index units_of_slab() const { return ceil_div(slabs_.units, slabs_.count); }
+  // Those whose sums are added up before they are added to the others of a slab: with the square root of their number
+  // in each the error grows no faster than it, even where all roundings go one way. Of few units all.
   Index units_together() const {
-    const Index units = ceil_div(slabs_.units, slabs_.count);
-    return units <= kStraight ? units
-                              : std::max<Index>(kStraight, static_cast<Index>(std::sqrt(static_cast<double>(units))));
+    const Index units = units_of_slab(), root = static_cast<Index>(std::sqrt(static_cast<double>(units)));
+    return std::min(units, std::max<Index>(kStraight, root));
   }
 
   const KernelSet<T>& kernels_;
@@ -150,7 +150,7 @@ typename Dots<T>::Slot Dots<T>::carve(Carver carver) const {
   s.x_parts = carver.take<Planes::Part>(layout_.x.parts());
   s.y_parts = carver.take<Planes::Part>(static_cast<Index>(layout_.y.size()));
   if (!slabs_.several()) s.sums = carver.take<T>(batch_ * sum_count());
-  if (units_together() < slabs_.units) s.some = carver.take<T>(batch_ * sum_count());
+  if (units_together() < units_of_slab()) s.some = carver.take<T>(batch_ * sum_count());
   s.bytes = carver.used();
   return s;
 }
