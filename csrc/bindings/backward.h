@@ -76,10 +76,9 @@ struct Out {
       const py::array& array = *arrays[i];
       const Shape shape = packed ? tensors[i].shape : Shape(array.shape(), array.shape() + array.ndim());
       const Shape expected = packed ? result.shape : result_shape(request, result, i);
-      const auto text = [](const Shape& s) { return py::str(py::tuple(py::cast(s))).cast<std::string>(); };
       if (shape != expected)
         throw Error(ErrorKind::value,
-                    start + ".shape must be that of the gradient = " + text(expected) + ", got " + text(shape));
+                    start + ".shape must be that of the gradient = " + text_of(expected) + ", got " + text_of(shape));
       if (tensors[i].dtype != result.dtype)
         throw Error(ErrorKind::type, start + ".dtype must be that of the gradient = " + name_of(result.dtype) +
                                          ", got " + name_of(tensors[i].dtype));

@@ -27,8 +27,7 @@ py::array read_tensor(const char* function, const char* name, py::handle argumen
   const Shape dims = packed_shape(packing.format, shape, groups, c0);
   if (tensor.shape != dims || !(array.flags() & py::array::c_style))
     throw Error(ErrorKind::value, std::string(function) + ": " + name + " must have a C-contiguous array of shape " +
-                                      py::str(py::tuple(py::cast(dims))).cast<std::string>() + ", got shape " +
-                                      py::str(array.attr("shape")).cast<std::string>());
+                                      text_of(dims) + ", got shape " + text_of(tensor.shape));
   tensor.shape = shape;
   tensor.strides.clear();
   tensor.packing = packing;

@@ -101,7 +101,7 @@ class WritableBytes {
       if (static_cast<std::uint64_t>(array.dtype().flags()) & kReferences)
         throw Error(ErrorKind::type, std::string(function) + ": " + name +
                                          " must not hold Python objects, got an array of dtype " +
-                                         py::str(array.dtype()).cast<std::string>());
+                                         text_of(PyObject_Str, array.dtype()));
       if ((array.flags() & py::array::c_style) && array.writeable())
         return {static_cast<std::byte*>(array.mutable_data()), static_cast<std::size_t>(array.nbytes())};
     }

@@ -61,7 +61,7 @@ struct Codes {
 inline DType element_type(const char* function, const char* name, const py::dtype& dtype, const Codes& codes) {
   const auto fail = [&](const char* rule, const std::string& context) {
     throw Error(ErrorKind::type, std::string(function) + ": " + name + ".dtype must " + rule + ", got " +
-                                     py::str(dtype).cast<std::string>() + context);
+                                     text_of(PyObject_Str, dtype) + context);
   };
   std::optional<DType> type;
   switch (dtype.num()) {

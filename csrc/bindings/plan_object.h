@@ -142,7 +142,7 @@ class BackwardPlan {
       const auto text = [&](const Tensor& t) {
         Shape shape = t.shape;
         if (last && !t.packing) to_channels_last(shape, request_.weight.shape.size());
-        return std::string(name_of(t.dtype)) + " of shape " + py::str(py::tuple(py::cast(shape))).cast<std::string>();
+        return std::string(name_of(t.dtype)) + " of shape " + text_of(shape);
       };
       throw Error(kind ? ErrorKind::type : ErrorKind::value, std::string(request_.function) + ": " + name +
                                                                  " must be as planned, " + text(planned) + ", got " +

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <unistd.h>
 
 #include <exception>
 #include <string>
+
+#include "convbwd/types.hpp"
 
 #ifdef __GLIBCXX__
 #include <cxxabi.h>
@@ -35,6 +38,9 @@ inline std::string text_of(PyObject* (*form)(PyObject*), py::handle object) {
   PyErr_Clear();
   return Py_TYPE(object.ptr())->tp_name;
 }
+
+/// Of a shape, as Python writes it.
+inline std::string text_of(const Shape& shape) { return text_of(PyObject_Str, py::tuple(py::cast(shape))); }
 
 /// Calls `work` while other threads may run Python. Once the interpreter finishes it ends threads that want to come
 /// back, before Python 3.14: unwinding would release objects that no longer exist, so they wait for the process's end,

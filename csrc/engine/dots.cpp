@@ -477,7 +477,7 @@ void Dots<T>::run(const Operands& operands, std::byte* workspace) const {
     const Index elements = (last - first) * sum_count(), together = units_together();
     T* const some = s.some ? s.some : sums;
     std::fill_n(sums, elements, T{});
-    std::fill_n(some, elements, T{});
+    if (s.some) std::fill_n(some, elements, T{});
     Index located = -1;
     OfEach bordered;  // channels whose copies have the zeros around them already
     for (Index u = task.units.begin; u < task.units.end; ++u) {

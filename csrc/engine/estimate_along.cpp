@@ -286,19 +286,18 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
   double quick = to_x && steps ? (narrow ? 1.2 : 0.95) : of_w && !steps && p.x[0] == 1 ? 0.75 : 1;
   if (line) quick = to_x && steps ? 0.65 : fluent && far ? 0.6 : 0.75;  // lanes take longer for those from memory
   const auto planes = static_cast<double>(p.n * p.groups);
-  double products = planes * taps * static_cast<double>(p.y_plane());
-  const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
-  if (to_x) {  // every result takes all of its taps, far more than there are pairs of where windows are like the image
-    products = planes;
+  double products = planes * 0.4 / lanes * row * (line && !of_w ? 1 : quick);
+  if (of_w) {
+    products *= taps * static_cast<double>(p.y_plane());
+  } else {
+    const std::array<AxisMap, 3> maps = axis_maps(p, to_x ? map_transposed : map_forward);
+    // Every result takes all of its taps: of x far more than there are pairs where windows are like the image.
     for (const AxisMap& map : maps) {
       double along = 0;
       for (const Phase& f : map.phases)
         along += static_cast<double>(f.count) * static_cast<double>(f.offset.size() * f.members.size());
       products *= along;
     }
-  }
-  products *= 0.4 / lanes * row * (line && !of_w ? 1 : quick);
-  if (!of_w) {
     const PhaseSet first = phase_set(maps[0].phases[0], maps[1].phases[0], maps[2].phases[0]);  // of perhaps thousands
     const Index channels = to_x ? p.ci : p.co;
     const std::optional<Stack> shared = shared_rows(first, channels, maps[1].src_step);
