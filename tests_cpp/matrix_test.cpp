@@ -69,7 +69,7 @@ struct Way {
 };
 constexpr Way kWays[] = {{Unknown::x, false}, {Unknown::x, true}, {Unknown::w, false}, {Unknown::y, false}};
 
-std::unique_ptr<GuardedPass> make(Isa isa, const PassSpec& spec, bool pixels = false) {
+std::unique_ptr<EstimatedPass> make(Isa isa, const PassSpec& spec, bool pixels = false) {
   const KernelSet<float>& kernels = kernel_set<float>(isa);
   if (pixels) return make_matrix_pixels(spec, kernels, *matrix_kernels(isa));
   return spec.unknown == Unknown::w ? make_matrix_weights(spec, kernels, *matrix_kernels(isa))

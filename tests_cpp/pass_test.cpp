@@ -455,7 +455,7 @@ TEST(Plans, TakeEveryWay) {
   };
   const Problem wide = problem(1, 1, 16, 32, {1, 40, 40}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem pointwise = problem(1, 1, 32, 64, {1, 6, 6}, {1, 1, 1});
-  const Problem deep = problem(1, 1, 200, 33, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
+  const Problem deep = problem(1, 1, 400, 33, {1, 3, 3}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem patches = problem(2, 1, 32, 70, {1, 7, 6}, {1, 3, 2}, {1, 3, 2});
   const Problem depthwise = problem(1, 2, 1, 1, {1, 190, 200}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1});
   const Problem small = problem(40, 10, 1, 1, {1, 9, 9}, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 2, 2});
@@ -480,7 +480,8 @@ TEST(Plans, TakeEveryWay) {
            {"image copied", Unknown::x, make_gather, meeting},
            {"image in place", Unknown::x, make_gather, meeting, DType::float32, 24 << 10},
            {"image in place", Unknown::y, make_gather, apart},
-           {"chunks of 67 of 200", Unknown::y, make_gather, deep},
+           {"chunks of 67 of 200", Unknown::y, make_gather, problem(1, 1, 200, 33, {1, 16, 16}, {1, 3, 3})},
+           {"chunks of 200 of 400 source channels, taps along w one by one", Unknown::y, make_gather, deep},
            {"4 phase sets", Unknown::x, make_gather, problem(1, 1, 4, 7, {1, 40, 40}, {1, 3, 3}, {1, 2, 2})},
            {"16 source channels, taps along w one by one", Unknown::x, make_gather,
             problem(1, 1, 16, 16, {1, 16, 16}, {1, 7, 7})},

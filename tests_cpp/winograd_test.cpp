@@ -107,7 +107,7 @@ std::vector<std::size_t> transforms_of(const Problem& p) {
 }
 
 template <class T>
-std::unique_ptr<GuardedPass> make(std::size_t number, PassSpec spec, const KernelSet<T>& kernels) {
+std::unique_ptr<EstimatedPass> make(std::size_t number, PassSpec spec, const KernelSet<T>& kernels) {
   const WinogradKernels<T>& transforms = kernels.winograd[number];
   spec.precision = transforms.exact ? Precision::default_ : Precision::fast;
   auto pass = make_winograd(spec, kernels, &transforms);

@@ -197,7 +197,7 @@ bool Columns<T>::plan() {
   nanoseconds_ = one.time;
   configure(spec_.operands, spec_.threads > 1 ? search(spec_.threads) : one);
   for (std::size_t a = 0; a < 3; ++a)
-    for (Index o = 0; o < p.y[a]; ++o) inside_[a].push_back(valid_taps(axis_sizes(p, static_cast<int>(a)), o));
+    for (Index o = 0; o < p.y[a]; ++o) inside_[a].push_back(valid_taps(axis_sizes(p, a), o));
   return true;
 }
 

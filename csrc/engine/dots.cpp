@@ -426,7 +426,7 @@ void Dots<T>::sum_carefully(const PixelBox& b, const T* x, const T* y, Index y_c
     const DotsLayout::Place place = layout_.place(t);
     Index3 from, to;
     for (std::size_t a = 0; a < 3; ++a) {
-      const Range valid = valid_outputs(axis_sizes(p, static_cast<int>(a)), tap[a]);
+      const Range valid = valid_outputs(axis_sizes(p, a), tap[a]);
       from[a] = std::max<Index>(valid.begin + place.pixel[a] - b.q0[a], 0);
       to[a] = std::min(valid.end + place.pixel[a], b.q1[a]) - b.q0[a];
     }

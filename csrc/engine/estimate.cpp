@@ -27,7 +27,7 @@ double with_roles_exchanged(const Problem& p, const KernelSet<T>& k) {
 
 double every_product_inside(const Problem& p) {
   double products = 1;
-  for (int a = 0; a < 3; ++a) {
+  for (std::size_t a = 0; a < 3; ++a) {
     const AxisSizes sizes = axis_sizes(p, a);
     Index inside = 0;
     for (Index t = 0; t < sizes.kernel; ++t) inside += valid_outputs(sizes, t).size();
@@ -101,7 +101,8 @@ double gather_chunks(const PassSpec& spec, const std::vector<PhaseSet>& sets, bo
   const Index sources = to_x ? spec.problem.co : spec.problem.ci, results = to_x ? spec.problem.ci : spec.problem.co;
   Index taps = 1, panel = 1;
   for (const PhaseSet& s : sets) {
-    taps = std::max(taps, s.taps);
+    if (s.taps == 0) continue;
+    taps = std::max(taps, taps_of_sum(s, by_taps));
     panel += s.taps * round_up(s.columns(results), kernels.lanes) * static_cast<Index>(sizeof(T));
   }
   const Index most = bytes_of_panels(static_cast<Index>(spec.budget), by_taps) / panel;
@@ -112,7 +113,7 @@ Index width_of_results(const PassSpec& spec) {
   const Problem& p = spec.problem;
   if (spec.unknown != Unknown::x) return p.co;
   Index width = p.ci;
-  for (int a = 0; a < 3; ++a) {
+  for (std::size_t a = 0; a < 3; ++a) {
     std::size_t members = 1;
     const AxisSizes sizes = axis_sizes(p, a);
     for (const Phase& f : (p.depthwise() ? map_transposed(sizes) : map_patches(sizes)).phases)
@@ -125,7 +126,7 @@ Index width_of_results(const PassSpec& spec) {
 std::array<Range, 3> taps_inside(const Problem& p) {
   std::array<Range, 3> inside{};
   for (std::size_t a = 0; a < 3; ++a)
-    for (const TapClass& c : tap_classes(axis_sizes(p, static_cast<int>(a))))
+    for (const TapClass& c : tap_classes(axis_sizes(p, a)))
       if (c.outputs.size() > 0) inside[a] = c.taps;
   return inside;
 }

@@ -43,8 +43,12 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes);
 template <class T>
 bool sums_by_taps(const PassSpec& spec, const KernelSet<T>& kernels);
 
-/// Source channels of a chunk of a Gather pass with so many taps at most: flat optimum from 400 to 1152 products (Zen 4
-/// and Sapphire Rapids).
+/// Taps whose products a Gather pass sums before it adds them to a result.
+inline Index taps_of_sum(const PhaseSet& s, bool by_taps) {
+  return by_taps ? s.taps / static_cast<Index>(s.phase[2]->offset.size()) : s.taps;
+}
+/// Source channels of a chunk of a Gather pass with so many taps of a sum at most: flat optimum from 400 to 1152
+/// products (Zen 4 and Sapphire Rapids).
 inline Index longest_chunk(Index taps) { return std::max<Index>(16, 768 / taps); }
 /// Bytes of its panels: by taps longer chunks add to results less often.
 inline Index bytes_of_panels(Index budget, bool by_taps) { return budget / (by_taps ? 2 : 4); }

@@ -183,6 +183,43 @@ double gather_pass_cycles(const PassSpec& spec, const KernelSet<T>& kernels, boo
          kPixel * images * static_cast<double>(p.groups * (to_x ? p.x_plane() : p.y_plane()));
 }
 
+// Cycles of a pair of channels in the tiles of a Gather pass: of products, and if tiles were full, and to begin tiles
+// that add to results.
+struct Tiles {
+  double products = 0, least = 0, beginning = 0;
+};
+// Tiles of a few rows wait for the panel: dx of valid windows of 5x5 and 7x7 on small planes takes up to 2.4 times as
+// long as by columns (over 90 problems the choice costs 2.7 %, without this 7.1; Zen 5). Columns of fewer channels than
+// lanes take a vector.
+template <class T>
+Tiles tiles(const PassSpec& spec, bool by_taps, const KernelSet<T>& kernels) {
+  constexpr double kLoaded = 2;  // cycles that a vector of a panel takes from the second-level cache
+  const Problem& p = spec.problem;
+  const bool to_x = spec.unknown == Unknown::x;
+  std::array<AxisMap, 3> maps = gather_maps(p, to_x, kernels.lanes);
+  if (by_taps) run_by_taps(maps[2]);
+  const std::vector<PhaseSet> sets = phase_sets(maps);
+  const double chunks = gather_chunks(spec, sets, by_taps, kernels);
+  const auto sources = static_cast<double>(to_x ? p.co : p.ci);
+  Tiles all;
+  for (const PhaseSet& s : sets) {
+    if (s.taps == 0) continue;
+    const Index columns = s.columns(to_x ? p.ci : p.co);
+    const KernelSet<T>& k = half_vectors_serve(spec) ? filled_kernels(kernels, columns) : kernels;
+    const int block = widest_block(k, columns);
+    const double vectors = block, filled = static_cast<double>(columns) / k.lanes,
+                 rows = std::min(k.gather[block - 1].mr, kPointers);
+    const auto volume = static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
+    const double images = std::clamp(std::floor(kBox / volume), 1.0, static_cast<double>(p.n));  // of a box
+    each_rectangle(s, images, [&](double pixels, double taps) {
+      all.products += taps * tiles_cycles(pixels, rows, vectors, std::max(kLatency, kLoaded * vectors));
+      all.beginning += (kRectangle + chunks * kTiles * std::ceil(pixels / rows) * vectors) / sources;
+      all.least += taps * pixels * (columns < k.lanes ? filled : vectors) / 2;
+    });
+  }
+  return all;
+}
+
 // Cycles of a GatherWeights and of a Dots pass. The factors were fitted to 286 problems in one to three dimensions, of
 // up to 128 channels on one side and few on the other (Zen 5, AVX-512 float32). The slower of the two is chosen for one
 // in 15, which costs all of them 1.6 % on average.
@@ -193,7 +230,7 @@ double gather_weights_cycles(const Problem& p, const KernelSet<T>& kernels) {
     Index together, outputs;  // taps of a class, outputs of all classes that have so many
   };
   std::array<std::vector<Taps>, 3> axes;
-  for (int a = 0; a < 3; ++a)
+  for (std::size_t a = 0; a < 3; ++a)
     for (const TapClass& c : tap_classes(axis_sizes(p, a))) {
       const auto same =
           std::find_if(axes[a].begin(), axes[a].end(), [&](const Taps& t) { return t.together == c.taps.size(); });
@@ -310,41 +347,20 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
 
 template <class T>
 bool sums_by_taps(const PassSpec& spec, const KernelSet<T>& kernels) {
-  constexpr double kWorthwhile = 0.95;  // over 417 problems the choice costs 1.3 %, without it 3.7 (Zen 4)
+  // Over 550 problems of 3 to 9 taps along an axis, on planes of 4x4 to 28x28, the choice costs 0.5 %, one or the other
+  // for all 4.3 and 10.4 %; over 200 from a few channels 1.3 % (Zen 4).
+  constexpr double kWorthwhile = 0.95, kWriting = 0.5;  // instead of adding
   if (spec.sums[3] > 0) return GatherSums::of(spec.sums).by_taps;
   if (!kernels.any_bstep || spec.problem.pointwise()) return false;
-  return gather_pass_cycles(spec, kernels, true) < kWorthwhile * gather_pass_cycles(spec, kernels, false);
+  const Tiles one = tiles(spec, true, kernels), all = tiles(spec, false, kernels);
+  return one.products + one.beginning < kWorthwhile * (all.products + kWriting * all.beginning);
 }
 
-// Tiles of a few rows wait for the panel: dx of valid windows of 5x5 and 7x7 on small planes takes up to 2.4 times as
-// long as by columns (over 90 problems the choice costs 2.7 %, without this 7.1; Zen 5). Columns of fewer channels than
-// lanes take a vector.
 template <class T>
 double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
-  constexpr double kLoaded = 2;  // cycles that a vector of a panel takes from the second-level cache
-  const Problem& p = spec.problem;
-  const bool to_x = spec.unknown == Unknown::x;
-  std::array<AxisMap, 3> maps = gather_maps(p, to_x, kernels.lanes);
   const bool by_taps = sums_by_taps(spec, kernels);
-  if (by_taps) run_by_taps(maps[2]);
-  const std::vector<PhaseSet> sets = phase_sets(maps);
-  const double chunks = gather_chunks(spec, sets, by_taps, kernels);
-  const auto sources = static_cast<double>(to_x ? p.co : p.ci);
-  double spent = 0, least = 0;
-  for (const PhaseSet& s : sets) {
-    if (s.taps == 0) continue;
-    const Index columns = s.columns(to_x ? p.ci : p.co);
-    const int block = widest_block(kernels, columns);
-    const double vectors = block, filled = static_cast<double>(columns) / kernels.lanes,
-                 rows = std::min(kernels.gather[block - 1].mr, kPointers);
-    const auto volume = static_cast<double>(s.phase[0]->count * s.phase[1]->count * s.phase[2]->count);
-    each_rectangle(s, std::clamp(kBox / volume, 1.0, static_cast<double>(p.n)), [&](double pixels, double taps) {
-      spent += taps * tiles_cycles(pixels, rows, vectors, std::max(kLatency, kLoaded * vectors));
-      if (by_taps) spent += (kRectangle + chunks * kTiles * std::ceil(pixels / rows) * vectors) / sources;
-      least += taps * pixels * (columns < kernels.lanes ? filled : vectors) / 2;
-    });
-  }
-  return least > 0 ? spent / least : 1;
+  const Tiles all = tiles(spec, by_taps, kernels);
+  return all.least > 0 ? (all.products + (by_taps ? all.beginning : 0)) / all.least : 1;
 }
 
 RowsBatch rows_batch(const Problem& p, Index lanes, Index boxes, bool whole) {
@@ -425,7 +441,7 @@ bool along_pixels(const PassSpec& spec, Index width, const KernelSet<T>& kernels
   const bool half = 2 * columns <= kernels.lanes && &filled_kernels(kernels, columns) != &kernels;
   if (!of_w) {
     constexpr double kHalf = 0.85;  // 320 problems of 4 to 8 results: chosen wrongly they take 1.6 % longer (Zen 4)
-    const double gather = gather_pass_cycles(spec, kernels, sums_by_taps(spec, kernels));
+    const double gather = std::min(gather_pass_cycles(spec, kernels, false), gather_pass_cycles(spec, kernels, true));
     return rows_pass_cycles(spec, kernels) < (half && half_vectors_serve(spec) ? kHalf : 1) * gather;
   }
   // Steps through an image from memory are fetched ahead by dots. gather_weights waits, and is no quicker than this

@@ -274,7 +274,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   for (const PhaseSet& s : sets_) {
     if (s.taps == 0) continue;
     members = std::max(members, s.members), ++live_sets, all_taps += s.taps;
-    together = std::max(together, by_taps_ ? s.taps / static_cast<Index>(s.phase[2]->offset.size()) : s.taps);
+    together = std::max(together, taps_of_sum(s, by_taps_));
   }
   const int widest = widest_block(kernels_, cd_ * members);
   // Channels of a block of so many vectors, and bytes that its results take for each pixel.
@@ -288,7 +288,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   };
   Index chunk = weights_may_stay_ && !one_member_ ? kFarReduction : affordable(unit(widest));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
-  chunk = std::clamp<Index>(chunk, 1, std::min(cs_, longest_chunk(max_taps_)));
+  chunk = std::clamp<Index>(chunk, 1, std::min(cs_, longest_chunk(together)));
   const bool meet = meet_in_cache((to_x_ ? p.y_plane() : p.x_plane()) * item);  // planes of a dense image
   if (!p.pointwise() && meet) chunk = std::min(chunk, kMeetingReduction);
   const GatherSums kept = GatherSums::of(spec_.sums);

@@ -57,7 +57,7 @@ GatherWeights<T>::GatherWeights(const PassSpec& spec, const KernelSet<T>& kernel
       cn_(problem_.co) {
   const Problem& p = problem_;
   copy_ = (swap_ ? spec_.operands.y : spec_.operands.x).dtype != compute_dtype<T>;
-  for (int a = 0; a < 3; ++a) classes_[a] = tap_classes(axis_sizes(p, a));
+  for (std::size_t a = 0; a < 3; ++a) classes_[a] = tap_classes(axis_sizes(p, a));
   const Index4 natural{p.n, p.y[0], p.y[1], p.y[2]};
   const auto longest = std::max_element(natural.rbegin(), natural.rend());
   // Outputs that follow each other in x.

@@ -128,7 +128,7 @@ typename GatherWeights<T>::Source GatherWeights<T>::source(const View& image, co
         from[0] = begin[i], region[0] = extent[i];
         continue;
       }
-      const AxisSizes a = axis_sizes(p, static_cast<int>(axis) - 1);
+      const AxisSizes a = axis_sizes(p, axis - 1);
       const Index lo = std::clamp<Index>(begin[i] * a.stride - a.pad, 0, a.x);
       const Index hi =
           std::clamp<Index>((begin[i] + extent[i] - 1) * a.stride - a.pad + (a.kernel - 1) * a.dilation + 1, lo, a.x);

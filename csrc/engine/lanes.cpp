@@ -185,10 +185,10 @@ std::string Lanes<T>::explain() const {
 }  // namespace
 
 template <class T>
-std::unique_ptr<GuardedPass> make_lanes(const PassSpec& spec, const KernelSet<T>& kernels) {
+std::unique_ptr<EstimatedPass> make_lanes(const PassSpec& spec, const KernelSet<T>& kernels) {
   return make_planned<Lanes<T>>(spec, kernels);
 }
-template std::unique_ptr<GuardedPass> make_lanes(const PassSpec&, const KernelSet<float>&);
-template std::unique_ptr<GuardedPass> make_lanes(const PassSpec&, const KernelSet<double>&);
+template std::unique_ptr<EstimatedPass> make_lanes(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<EstimatedPass> make_lanes(const PassSpec&, const KernelSet<double>&);
 
 }  // namespace convbwd

@@ -165,10 +165,10 @@ std::string LanesWeights<T>::explain() const {
 }  // namespace
 
 template <class T>
-std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec& spec, const KernelSet<T>& kernels) {
+std::unique_ptr<EstimatedPass> make_lanes_weights(const PassSpec& spec, const KernelSet<T>& kernels) {
   return make_planned<LanesWeights<T>>(spec, kernels);
 }
-template std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec&, const KernelSet<float>&);
-template std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec&, const KernelSet<double>&);
+template std::unique_ptr<EstimatedPass> make_lanes_weights(const PassSpec&, const KernelSet<float>&);
+template std::unique_ptr<EstimatedPass> make_lanes_weights(const PassSpec&, const KernelSet<double>&);
 
 }  // namespace convbwd

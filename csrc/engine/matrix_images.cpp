@@ -236,8 +236,8 @@ std::string Matrix::explain() const {
 
 }  // namespace matrix
 
-std::unique_ptr<GuardedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
-                                         const MatrixKernels& unit) {
+std::unique_ptr<EstimatedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
+                                           const MatrixKernels& unit) {
   return make_planned<matrix::Matrix>(spec, kernels, unit);
 }
 

@@ -335,8 +335,8 @@ std::string MatrixPixels::explain() const {
 }  // namespace
 }  // namespace matrix
 
-std::unique_ptr<GuardedPass> make_matrix_pixels(const PassSpec& spec, const KernelSet<float>& kernels,
-                                                const MatrixKernels& unit) {
+std::unique_ptr<EstimatedPass> make_matrix_pixels(const PassSpec& spec, const KernelSet<float>& kernels,
+                                                  const MatrixKernels& unit) {
   return make_planned<matrix::MatrixPixels>(spec, kernels, unit);
 }
 

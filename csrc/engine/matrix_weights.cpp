@@ -466,8 +466,8 @@ std::string MatrixWeights::explain() const {
 }  // namespace
 }  // namespace matrix
 
-std::unique_ptr<GuardedPass> make_matrix_weights(const PassSpec& spec, const KernelSet<float>& kernels,
-                                                 const MatrixKernels& unit) {
+std::unique_ptr<EstimatedPass> make_matrix_weights(const PassSpec& spec, const KernelSet<float>& kernels,
+                                                   const MatrixKernels& unit) {
   return make_planned<matrix::MatrixWeights>(spec, kernels, unit);
 }
 

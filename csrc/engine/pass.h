@@ -204,23 +204,23 @@ std::unique_ptr<Pass> make_reference(const PassSpec& spec);  // any
 /// Any unknown, with a stride or a dilation, by the transforms that are expected to take least time (those that are a
 /// few times less accurate than straight sums only where the precision is fast), or by `only` these.
 template <class T>
-std::unique_ptr<GuardedPass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
-                                           const WinogradKernels<T>* only = nullptr);
+std::unique_ptr<EstimatedPass> make_winograd(const PassSpec& spec, const KernelSet<T>& kernels,
+                                             const WinogradKernels<T>* only = nullptr);
 /// Depthwise problems with small planes: unknown x, y, and unknown w.
 template <class T>
-std::unique_ptr<GuardedPass> make_lanes(const PassSpec& spec, const KernelSet<T>& kernels);
+std::unique_ptr<EstimatedPass> make_lanes(const PassSpec& spec, const KernelSet<T>& kernels);
 /// The same sums of x and y where channels lie side by side.
 template <class T>
 std::unique_ptr<Pass> make_lanes_in_place(const PassSpec& spec, const KernelSet<T>& kernels);
 template <class T>
-std::unique_ptr<GuardedPass> make_lanes_weights(const PassSpec& spec, const KernelSet<T>& kernels);
+std::unique_ptr<EstimatedPass> make_lanes_weights(const PassSpec& spec, const KernelSet<T>& kernels);
 /// On a matrix unit: unknown x, y, unknown x of small planes, and unknown w.
-std::unique_ptr<GuardedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
-                                         const MatrixKernels& unit);
-std::unique_ptr<GuardedPass> make_matrix_pixels(const PassSpec& spec, const KernelSet<float>& kernels,
-                                                const MatrixKernels& unit);
-std::unique_ptr<GuardedPass> make_matrix_weights(const PassSpec& spec, const KernelSet<float>& kernels,
-                                                 const MatrixKernels& unit);
+std::unique_ptr<EstimatedPass> make_matrix(const PassSpec& spec, const KernelSet<float>& kernels,
+                                           const MatrixKernels& unit);
+std::unique_ptr<EstimatedPass> make_matrix_pixels(const PassSpec& spec, const KernelSet<float>& kernels,
+                                                  const MatrixKernels& unit);
+std::unique_ptr<EstimatedPass> make_matrix_weights(const PassSpec& spec, const KernelSet<float>& kernels,
+                                                   const MatrixKernels& unit);
 /// Sums of o.y along all axes but 1, to o.bias; `wide` sums in double throughout.
 std::unique_ptr<Pass> make_bias_gradient(const View& y, bool wide, int threads);
 
@@ -245,9 +245,8 @@ class Carver {
   Index used_ = 0;
 };
 
-inline AxisSizes axis_sizes(const Problem& p, int a) {
-  const auto i = static_cast<std::size_t>(a);
-  return {p.x[i], p.y[i], p.w[i], p.stride[i], p.dilation[i], p.pad_before[i]};
+inline AxisSizes axis_sizes(const Problem& p, std::size_t a) {
+  return {p.x[a], p.y[a], p.w[a], p.stride[a], p.dilation[a], p.pad_before[a]};
 }
 
 inline std::array<AxisMap, 3> axis_maps(const Problem& p, AxisMap (*map)(const AxisSizes&)) {

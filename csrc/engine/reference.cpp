@@ -32,7 +32,7 @@ class Reference final : public Pass {
   explicit Reference(const PassSpec& spec) : spec_(spec) {
     if (spec.unknown != Unknown::x) return;
     for (std::size_t a = 0; a < 3; ++a) {
-      maps_[a] = map_transposed(axis_sizes(spec.problem, static_cast<int>(a)));
+      maps_[a] = map_transposed(axis_sizes(spec.problem, a));
       Index positions = 0;
       for (const Phase& f : maps_[a].phases)
         if (!f.offset.empty()) positions += f.count * static_cast<Index>(f.members.size());
@@ -97,7 +97,7 @@ class Reference final : public Pass {
       std::array<Range, 3> taps;
       for (std::size_t a = 0; a < 3; ++a) {
         origin[a] = q[a] * p.stride[a] - p.pad_before[a];
-        taps[a] = valid_taps(axis_sizes(p, static_cast<int>(a)), q[a]);
+        taps[a] = valid_taps(axis_sizes(p, a), q[a]);
       }
       double sum = first;
       for (Index c = 0; c < p.ci; ++c)
@@ -165,7 +165,7 @@ class Reference final : public Pass {
       std::array<Range, 3> r;
       for (std::size_t a = 0; a < 3; ++a) {
         origin[a] = tap[a] * p.dilation[a] - p.pad_before[a];
-        r[a] = valid_outputs(axis_sizes(p, static_cast<int>(a)), tap[a]);
+        r[a] = valid_outputs(axis_sizes(p, a), tap[a]);
       }
       double sum = 0;
       for (Index n = 0; n < p.n; ++n)

@@ -29,9 +29,9 @@ inline PassSpec turned(PassSpec spec) {
 }
 
 /// A pass for the problem as it was, by one for `turned(spec)`, which copies columns of pixels.
-class Turned final : public GuardedPass {
+class Turned final : public EstimatedPass {
  public:
-  Turned(const PassSpec& spec, std::unique_ptr<GuardedPass> pass) : GuardedPass(spec), pass_(std::move(pass)) {}
+  Turned(const PassSpec& spec, std::unique_ptr<EstimatedPass> pass) : EstimatedPass(spec), pass_(std::move(pass)) {}
   double nanoseconds() const override { return kByColumns * pass_->nanoseconds(); }
   double cost() const override { return kByColumns * pass_->cost(); }
   std::size_t workspace_bytes() const override { return pass_->workspace_bytes(); }
@@ -50,7 +50,7 @@ class Turned final : public GuardedPass {
  private:
   // Times as long as for rows of as many taps (Zen 4; 1.1 to 1.3 for 7x1 and 3x1, 64 to 512 channels).
   static constexpr double kByColumns = 1.2;
-  const std::unique_ptr<GuardedPass> pass_;
+  const std::unique_ptr<EstimatedPass> pass_;
 };
 
 }  // namespace convbwd

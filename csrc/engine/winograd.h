@@ -13,7 +13,8 @@
 // pixel: a tile has outputs as far apart as the taps. Boxes hold tiles of every such set of columns, and of one set of
 // rows. A stride makes parts of the taps with the same remainder, which read, or form, every second pixel.
 //
-// winograd.cpp computes images (unknown x and y), winograd_weights.cpp weights (unknown w).
+// winograd.cpp chooses transforms, winograd_images.cpp computes images (unknown x and y), winograd_weights.cpp weights
+// (unknown w).
 #pragma once
 
 #include <atomic>
@@ -69,7 +70,7 @@ using Axes = std::array<Axis, 3>;
 
 template <class T>
 Axes axes_of(const Problem& p, const WinogradKernels<T>& transforms, bool to_x) {
-  const auto transformed = [&](int a) {
+  const auto transformed = [&](std::size_t a) {
     return Axis(transforms.tile[a], transforms.window[a], transforms.real[a], transforms.complex[a],
                 axis_sizes(p, 1 + a), to_x);
   };
@@ -459,6 +460,8 @@ class Tiled : public GuardedPass {
 };
 
 template <class T>
-std::unique_ptr<GuardedPass> make_weights(const PassSpec& spec, const Choice<T>& choice);
+std::unique_ptr<EstimatedPass> make_images(const PassSpec& spec, const Choice<T>& choice);
+template <class T>
+std::unique_ptr<EstimatedPass> make_weights(const PassSpec& spec, const Choice<T>& choice);
 
 }  // namespace convbwd::winograd

@@ -319,10 +319,10 @@ class WinogradWeights final : public Tiled<T> {
 }  // namespace
 
 template <class T>
-std::unique_ptr<GuardedPass> make_weights(const PassSpec& spec, const Choice<T>& choice) {
+std::unique_ptr<EstimatedPass> make_weights(const PassSpec& spec, const Choice<T>& choice) {
   return make_planned<WinogradWeights<T>>(spec, choice);
 }
-template std::unique_ptr<GuardedPass> make_weights(const PassSpec&, const Choice<float>&);
-template std::unique_ptr<GuardedPass> make_weights(const PassSpec&, const Choice<double>&);
+template std::unique_ptr<EstimatedPass> make_weights(const PassSpec&, const Choice<float>&);
+template std::unique_ptr<EstimatedPass> make_weights(const PassSpec&, const Choice<double>&);
 
 }  // namespace convbwd::winograd
