@@ -50,6 +50,7 @@ typename Gather<T>::Slot Gather<T>::carve(Carver carver) const {
   s.pos = carver.take<std::ptrdiff_t>(direct_ ? box_n_ * span[0] * span[1] * span[2] : largest.pixels);
   s.rects = carver.take<Rect>(rects);
   s.rect_counts = carver.take<Index>(static_cast<Index>(sets_.size()));
+  s.listed = carver.take<Listed>(1);
   s.segments = carver.take<Segment>(max_taps_);
   s.bias = carver.take<T>(channels_);
   // Of the last block, where weights stay.
@@ -192,15 +193,17 @@ void Gather<T>::task(const Operands& o, Index box, Index block, const T* packed,
   const Index c0 = block * channels_, channels = std::min(channels_, cd_ - c0);
   const Slot s = carve(scratch);
   const Index columns = panel_columns(channels);
-  if (direct_ && holes_) {
-    std::fill_n(s.pos, b.n * positions(b), b.pixels - 1);
+  if (direct_ && holes_)
     each_block(channels, [&](Index n0, Index, const GatherKernel<T>& kernel) {
       std::fill_n(s.tiles + b.pixels * n0 + (b.pixels - 1) * kernel.nr, kernel.nr, T{});
     });
-  }
   for (Index k0 = 0; k0 < cs_; k0 += chunk_) {
     const Index k = std::min(chunk_, cs_ - k0);
     const Source x = source(o, g, b, k0, k, s.copy, once, copies);
+    const Listed now{b.q0, b.q1, b.n, x.shift, x.stride};
+    const bool lists = !(*s.listed == now);
+    if (lists && direct_ && holes_) std::fill_n(s.pos, b.n * positions(b), b.pixels - 1);
+    *s.listed = now;
     const T* panels = s.panels;
     View w = o.w;
     if (weights_in_place_) {
@@ -224,7 +227,7 @@ void Gather<T>::task(const Operands& o, Index box, Index block, const T* packed,
       const Index pixels = set_pixels(set, b);
       if (!direct_) tiles.pitch = pixels;
       if (pixels) {
-        if (k0 == 0 || k != chunk_) s.rect_counts[i] = list_pixels(set, b, x, tiles.first, row, pos, rects);
+        if (lists) s.rect_counts[i] = list_pixels(set, b, x, tiles.first, row, pos, rects);
         multiply(set, channels, b, rects, s.rect_counts[i], x, row, panels, tail, w, k, tiles, s, k0 > 0);
       }
       if (weights_in_place_)
@@ -244,6 +247,7 @@ void Gather<T>::task(const Operands& o, Index box, Index block, const T* packed,
 template <class T>
 void Gather<T>::run(const Operands& o, std::byte* workspace) const {
   T* packed = reinterpret_cast<T*>(workspace);
+  for (int number = 0; number < slots(); ++number) *carve(slot(workspace, number)).listed = {};
   if (prepack_) {
     const Index chunks = ceil_div(cs_, chunk_);
     parallel_for(spec_.problem.groups * blocks_ * chunks, slots(), [&](Index i, int number) {

@@ -61,6 +61,13 @@ class Gather final : public SlottedPass, Roles {
     Index5 stride;
     Index shift;  // offset of source position 0
   };
+  // What the lists of a slot's pixels are for: the next task, of another image or group, may find them.
+  struct Listed {
+    Index3 q0, q1;
+    Index n, shift;
+    Index5 stride;
+    bool operator==(const Listed&) const = default;
+  };
   // Sums of a set's pixel m and columns n0 on (of a block of nr) begin at data[pitch * n0 + (first + m) * nr]. Sets
   // have tiles one behind the other, but share them where all positions of a box are transposed into place together.
   struct Tiles {
@@ -75,6 +82,7 @@ class Gather final : public SlottedPass, Roles {
     Segment* segments;
     Rect* rects;
     Index* rect_counts;
+    Listed* listed;
     Stream<T>* streams;
     Index bytes;
   };
