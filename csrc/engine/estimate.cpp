@@ -99,14 +99,14 @@ double gather_chunks(const PassSpec& spec, const std::vector<PhaseSet>& sets, bo
                      const KernelSet<T>& kernels) {
   const bool to_x = spec.unknown == Unknown::x;
   const Index sources = to_x ? spec.problem.co : spec.problem.ci, results = to_x ? spec.problem.ci : spec.problem.co;
-  Index taps = 1, panel = 1;
+  Index taps = 1, of_sum = 1, panel = 1;
   for (const PhaseSet& s : sets) {
     if (s.taps == 0) continue;
-    taps = std::max(taps, taps_of_sum(s, by_taps));
+    taps = std::max(taps, s.taps), of_sum = std::max(of_sum, taps_of_sum(s, by_taps));
     panel += s.taps * round_up(s.columns(results), kernels.lanes) * static_cast<Index>(sizeof(T));
   }
   const Index most = bytes_of_panels(static_cast<Index>(spec.budget), by_taps) / panel;
-  return static_cast<double>(ceil_div(sources, std::clamp<Index>(most, 1, longest_chunk(taps))));
+  return static_cast<double>(ceil_div(sources, std::clamp<Index>(most, 1, longest_chunk(taps, of_sum, most))));
 }
 
 Index width_of_results(const PassSpec& spec) {

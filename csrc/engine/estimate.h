@@ -47,9 +47,13 @@ bool sums_by_taps(const PassSpec& spec, const KernelSet<T>& kernels);
 inline Index taps_of_sum(const PhaseSet& s, bool by_taps) {
   return by_taps ? s.taps / static_cast<Index>(s.phase[2]->offset.size()) : s.taps;
 }
-/// Source channels of a chunk of a Gather pass with so many taps of a sum at most: flat optimum from 400 to 1152
-/// products (Zen 4 and Sapphire Rapids).
-inline Index longest_chunk(Index taps) { return std::max<Index>(16, 768 / taps); }
+/// Source channels of a chunk of a Gather pass with so many taps at most, and of a sum, of as many as are affordable:
+/// flat optimum from 400 to 1152 products (Zen 4 and Sapphire Rapids). Longer ones for sums of fewer taps leave another
+/// task room.
+inline Index longest_chunk(Index taps, Index of_sum, Index affordable) {
+  const auto most = [](Index count) { return std::max<Index>(16, 768 / count); };
+  return std::max(most(taps), std::min(affordable / 2, most(of_sum)));
+}
 /// Bytes of its panels: by taps longer chunks add to results less often.
 inline Index bytes_of_panels(Index budget, bool by_taps) { return budget / (by_taps ? 2 : 4); }
 

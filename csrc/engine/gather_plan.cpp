@@ -288,7 +288,7 @@ typename Gather<T>::Tiling Gather<T>::search(Index slots) {
   };
   Index chunk = weights_may_stay_ && !one_member_ ? kFarReduction : affordable(unit(widest));
   if (chunk < kLeastChunk) chunk = std::min(kLeastChunk, affordable(1));
-  chunk = std::clamp<Index>(chunk, 1, std::min(cs_, longest_chunk(together)));
+  chunk = std::clamp<Index>(chunk, 1, std::min(cs_, longest_chunk(max_taps_, together, chunk)));
   const bool meet = meet_in_cache((to_x_ ? p.y_plane() : p.x_plane()) * item);  // planes of a dense image
   if (!p.pointwise() && meet) chunk = std::min(chunk, kMeetingReduction);
   const GatherSums kept = GatherSums::of(spec_.sums);
