@@ -165,6 +165,10 @@ def test_like_what_it_does_not_know() -> None:
     with pytest.raises(TypeError, match=f"^convolution_backward: {rule}"):
         convbwd.convolution_backward(dy, x, w, out=out, like="torch")
     assert (out[0] == 7).all()
+    torch = pytest.importorskip("torch")
+    for kind in (torch.Tensor, torch.float32):
+        with pytest.raises(TypeError, match="like must be an array of NumPy"):
+            convbwd.convolution(x, w, like=kind)
 
 
 def test_like_with_out_in_an_array(rng: np.random.Generator) -> None:

@@ -1,6 +1,10 @@
 """Plans, `out`, `accumulate` and `per_sample`: other ways to the same bits."""
 
+import copy
+import pickle
 import re
+import subprocess
+import sys
 import threading
 import tracemalloc
 from typing import Any
@@ -369,6 +373,21 @@ def test_large_results_begin_with_a_line_of_the_cache(channels: int, large: bool
         assert result.flags.c_contiguous
         assert not large or result.ctypes.data % 64 == 0
         np.testing.assert_array_equal(result, image)
+
+
+def test_copies_of_a_plan_are_the_plan() -> None:
+    plan = convbwd.plan(*TINY, padding=1)
+    assert copy.copy(plan) is plan
+    assert copy.deepcopy([plan])[0] is plan
+    with pytest.raises(TypeError, match="a Plan cannot be pickled"):
+        pickle.dumps(plan)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_dtypes_of_ml_dtypes_by_name_in_a_process_that_has_not_imported_it(dtype: str) -> None:
+    specs = tuple((shape, dtype) for shape in TINY)
+    script = f"import convbwd; convbwd.plan(*{specs!r}, padding=1)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 def test_overlapping_elements_are_refused(rng: np.random.Generator) -> None:

@@ -50,3 +50,7 @@ else:
         if name in _OPTIONAL:
             return importlib.import_module(f"convbwd.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """List what the package offers, optional modules included."""
+        return sorted([*__all__, *_OPTIONAL])

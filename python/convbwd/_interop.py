@@ -27,9 +27,9 @@ def converter(function: str, like: object) -> Callable[[Any], Any]:
     """
     if like is None or isinstance(like, np.ndarray):
         return lambda result: result
-    libraries = {base.__module__.partition(".")[0] for base in type(like).__mro__}
+    libraries = set() if isinstance(like, type) else {base.__module__.partition(".")[0] for base in type(like).__mro__}
     convert: Callable[[Any], Any]
-    if "torch" in libraries:
+    if "torch" in libraries and hasattr(like, "shape"):
         convert = _to_torch
     elif libraries & {"jax", "jaxlib"}:
         convert = sys.modules["jax"].numpy.asarray

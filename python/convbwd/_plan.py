@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -34,10 +34,10 @@ Spec: TypeAlias = ShapeDtype | Sequence[SupportsIndex] | tuple[Sequence[Supports
 def _dtype(dtype: Any) -> np.dtype[Any]:
     """Return a NumPy dtype, also for the dtypes of other libraries, which print as "torch.bfloat16" and the like."""
     name = str(dtype).rpartition(".")[2]
-    if name == "bfloat16":
+    if name in ("bfloat16", "float8_e4m3fn"):
         import ml_dtypes
 
-        dtype = ml_dtypes.bfloat16
+        dtype = getattr(ml_dtypes, name)
     elif type(dtype).__module__ == "torch":
         dtype = name
     result: np.dtype[Any] = np.dtype(dtype)
@@ -139,6 +139,18 @@ class Plan:
             If a shape, a dtype or ``workspace`` is not as planned; and as `convolution_backward`.
         """
         return self._run(grad_output, input, weight, out, workspace)
+
+    def __deepcopy__(self, memo: object) -> Plan:
+        """Return the plan, which never changes."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: a plan is for the processor and the build that made it."""
+        raise TypeError("a Plan cannot be pickled: make one with plan() in the process that uses it")
+
+    def __copy__(self) -> Plan:
+        """Return the plan, which never changes."""
+        return self
 
     def empty(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
         """Return new uninitialised arrays to serve as ``out``; None for gradients that the plan leaves out."""

@@ -36,7 +36,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return value
