@@ -13,6 +13,7 @@ from convbwd._bench import command, machine, sides
 from convbwd._bench.problem import GATE_SHAPES, Case, load_cases
 from convbwd._bench.report import Output
 from convbwd._bench.timing import PASSES, PAUSE, geometric_mean, interleave
+from convbwd._interop import numpy_dtype
 
 
 def chosen(cases: list[Case], everything: bool) -> dict[str, list[Case]]:
@@ -28,7 +29,7 @@ def chosen(cases: list[Case], everything: bool) -> dict[str, list[Case]]:
 def rates(case: Case, batches: list[int], options: argparse.Namespace) -> list[float]:
     """Return the operations a second at each batch size, measured in turns."""
     side = sides.ours(command.keywords(options))
-    dtype = command.numpy_dtype(options.dtype)
+    dtype = numpy_dtype(options.dtype)
     grown = [case.with_batch(n) for n in batches]
     turns = [partial(side(c, c.arrays(dtype)).turn, PASSES["dx+dw+db"]) for c in grown]
     best = interleave(turns, options.seconds, PAUSE if options.threads > 1 else 0).min(axis=1)

@@ -13,9 +13,10 @@ from pathlib import Path
 from statistics import harmonic_mean
 
 import convbwd
-from convbwd._bench.command import DTYPES, numpy_dtype
+from convbwd._bench.command import DTYPES
 from convbwd._bench.problem import GATE_SHAPES, Case, load_cases
 from convbwd._bench.report import Output
+from convbwd._interop import numpy_dtype
 
 TASKS = re.compile(r"grad_(?:input|weight): .*?(\d+) tasks? on (\d+) thread")
 

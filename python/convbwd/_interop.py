@@ -1,4 +1,4 @@
-"""Results as the arrays of other libraries, which are never imported here: who passes a tensor has its library."""
+"""The dtypes and arrays of other libraries, which are not imported here, but ml_dtypes: who passes a tensor has its."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return a NumPy dtype, also for the dtypes of other libraries, which print as "torch.bfloat16" and the like."""
+    name = str(dtype).rpartition(".")[2]
+    if name in ("bfloat16", "float8_e4m3fn"):
+        import ml_dtypes
+
+        dtype = getattr(ml_dtypes, name)
+    elif type(dtype).__module__ == "torch":
+        dtype = name
+    result: np.dtype[Any] = np.dtype(dtype)
+    return result
 
 
 def _to_torch(result: NDArray[Any]) -> Any:
@@ -27,13 +40,14 @@ def converter(function: str, like: object) -> Callable[[Any], Any]:
     """
     if like is None or isinstance(like, np.ndarray):
         return lambda result: result
-    libraries = set() if isinstance(like, type) else {base.__module__.partition(".")[0] for base in type(like).__mro__}
+    is_array = not isinstance(like, type) and (hasattr(like, "shape") or hasattr(like, "__array_namespace__"))
+    libraries = {base.__module__.partition(".")[0] for base in type(like).__mro__} if is_array else set()
     convert: Callable[[Any], Any]
-    if "torch" in libraries and hasattr(like, "shape"):
+    if "torch" in libraries:
         convert = _to_torch
     elif libraries & {"jax", "jaxlib"}:
         convert = sys.modules["jax"].numpy.asarray
-    elif hasattr(like, "__array_namespace__"):
+    elif is_array and hasattr(like, "__array_namespace__"):
         convert = like.__array_namespace__().asarray
     else:
         raise TypeError(

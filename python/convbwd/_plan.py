@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from convbwd import _core
 from convbwd._api import Gradients, IntOrInts, Out, Padding
+from convbwd._interop import numpy_dtype
 from convbwd._layouts import Packed
 
 
@@ -31,19 +32,6 @@ class ShapeDtype(Protocol):
 Spec: TypeAlias = ShapeDtype | Sequence[SupportsIndex] | tuple[Sequence[SupportsIndex], DTypeLike]
 
 
-def _dtype(dtype: Any) -> np.dtype[Any]:
-    """Return a NumPy dtype, also for the dtypes of other libraries, which print as "torch.bfloat16" and the like."""
-    name = str(dtype).rpartition(".")[2]
-    if name in ("bfloat16", "float8_e4m3fn"):
-        import ml_dtypes
-
-        dtype = getattr(ml_dtypes, name)
-    elif type(dtype).__module__ == "torch":
-        dtype = name
-    result: np.dtype[Any] = np.dtype(dtype)
-    return result
-
-
 def _stand_in(name: str, spec: Any) -> NDArray[Any] | Packed:
     """Return an array to plan with: the one given, or one without memory."""
     if isinstance(spec, np.ndarray | Packed):
@@ -57,7 +45,7 @@ def _stand_in(name: str, spec: Any) -> NDArray[Any] | Packed:
         sizes = [operator.index(n) for n in shape]
         if any(not 0 <= n < 2**63 for n in sizes):
             raise ValueError(f"an array cannot have the shape {tuple(sizes)}")
-        return _core.stand_in(_dtype(dtype), sizes)
+        return _core.stand_in(numpy_dtype(dtype), sizes)
     except (TypeError, ValueError) as error:
         expected = "an array, a shape or (shape, dtype)"
         raise type(error)(f"plan: {name} must be {expected}, got {type(spec).__name__}: {error}") from error
@@ -140,6 +128,10 @@ class Plan:
         """
         return self._run(grad_output, input, weight, out, workspace)
 
+    def __copy__(self) -> Plan:
+        """Return the plan, which never changes."""
+        return self
+
     def __deepcopy__(self, memo: object) -> Plan:
         """Return the plan, which never changes."""
         return self
@@ -147,10 +139,6 @@ class Plan:
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: a plan is for the processor and the build that made it."""
         raise TypeError("a Plan cannot be pickled: make one with plan() in the process that uses it")
-
-    def __copy__(self) -> Plan:
-        """Return the plan, which never changes."""
-        return self
 
     def empty(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
         """Return new uninitialised arrays to serve as ``out``; None for gradients that the plan leaves out."""

@@ -11,11 +11,8 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import convbwd
 from convbwd import _core
@@ -24,15 +21,9 @@ from convbwd._bench.problem import GATE_SHAPES, SYNTAX, Case, Operands, load_cas
 from convbwd._bench.report import HEADER, Output, Row, draw, line, make_row
 from convbwd._bench.timing import PASSES, PAUSE, interleave
 from convbwd._bench.verify import verify
+from convbwd._interop import numpy_dtype
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return a dtype by its name; bfloat16 is that of ml_dtypes."""
-    if name == "bfloat16":
-        name = import_module("ml_dtypes").bfloat16
-    return np.dtype(name)
 
 
 def _positive(text: str) -> int:
