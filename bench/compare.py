@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
 """Time convbwd against others: `python -m convbwd bench`, which also notes the commit. See bench/README.md."""
 
+import argparse
 from pathlib import Path
 
-from convbwd._bench.command import bench_main
+from convbwd._bench import command
 
 if __name__ == "__main__":
-    bench_main(prog="compare.py", repository=Path(__file__).resolve().parents[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    command.add_bench(parser, repository=Path(__file__).resolve().parents[1])
+    options = parser.parse_args()
+    with command.refusals(parser):
+        options.run(options)

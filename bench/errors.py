@@ -6,18 +6,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from itertools import product
 from math import prod, sqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import convbwd
 from convbwd import _accuracy, _im2col, formats
-from convbwd._bench import sides
-from convbwd._bench.problem import GATE_SHAPES, Array, Case, load_cases
+from convbwd._bench import command, sides
+from convbwd._bench.problem import Array, Case, load_cases
 from convbwd._bench.report import Output
 
+DTYPES = ("float32", "float16", "bfloat16")
 RESULTS = ("grad_input", "grad_weight")
 # Errors, in epsilons, below which PyTorch's are chance: those of sums of a dozen products.
 FLOOR = 1.0, 0.25
@@ -119,14 +120,13 @@ def measure(case: Case, dtype: str, rectified: bool = False) -> Iterator[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", type=Path, default=GATE_SHAPES, help="JSON list of shapes (default: the gate's)")
-    parser.add_argument("--family", nargs="+", help="only the shapes of these families")
-    parser.add_argument("--dtype", nargs="+", default=["float32", "float16", "bfloat16"], help="(default: all three)")
+    command.add_shapes(parser)
+    parser.add_argument("--dtype", nargs="+", default=DTYPES, choices=DTYPES, help="(default: all three)")
     parser.add_argument("--rectified", action="store_true", help="images without negative values")
     options = parser.parse_args()
     rows = []
-    for case in load_cases(options.shapes, options.family):
-        for dtype in options.dtype:
+    with command.refusals(parser):
+        for case, dtype in product(load_cases(options.shapes, options.family), options.dtype):
             for row in measure(case, dtype, options.rectified):
                 rows.append(row)
                 if not row.kept:

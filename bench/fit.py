@@ -14,17 +14,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("lines", type=Path, help="what `candidates` printed")
-parser.add_argument("--worst", type=float, default=1.1, help="list choices that took so many times as long as the best")
+from convbwd._bench import command
 
 
-def main() -> None:
+def report(lines: Path, worst: float) -> None:
     """Print the fit of each algorithm, the choices that cost most, and the cost of all."""
-    options = parser.parse_args()
     choices: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
-    for line in options.lines.read_text().splitlines():
+    for line in lines.read_text().splitlines():
         row = json.loads(line)
         choices[row["problem"], row["unknown"]].append(row)
         ratios[row["name"]].append(row["measured"] / row["expected"])
@@ -35,10 +32,20 @@ def main() -> None:
     costs = []
     for (problem, unknown), candidates in choices.items():  # the first is the one that is taken
         costs.append(candidates[0]["measured"] / min(c["measured"] for c in candidates))
-        if costs[-1] > options.worst:
+        if costs[-1] > worst:
             listed = ", ".join(f"{c['name']} {c['measured'] / 1e3:.0f} us" for c in candidates)
             print(f"{costs[-1]:.2f}  {unknown} of {problem}: {listed}")
     print(f"the choices took {math.exp(statistics.fmean(map(math.log, costs))):.3f} times as long as the best")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lines", type=Path, help="what `candidates` printed")
+    text = "list choices that took so many times as long as the best (default: %(default)s)"
+    parser.add_argument("--worst", type=float, default=1.1, help=text)
+    options = parser.parse_args()
+    with command.refusals(parser):
+        report(options.lines, options.worst)
 
 
 if __name__ == "__main__":

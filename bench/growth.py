@@ -6,11 +6,10 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from pathlib import Path
 
 import convbwd
 from convbwd._bench import command, machine, sides
-from convbwd._bench.problem import GATE_SHAPES, Case, load_cases
+from convbwd._bench.problem import Case, load_cases
 from convbwd._bench.report import Output
 from convbwd._bench.timing import PASSES, PAUSE, geometric_mean, interleave
 from convbwd._interop import numpy_dtype
@@ -38,21 +37,20 @@ def rates(case: Case, batches: list[int], options: argparse.Namespace) -> list[f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", type=Path, default=GATE_SHAPES, help="JSON list of shapes (default: the gate's)")
-    parser.add_argument("--family", nargs="+", help="only the shapes of these families")
+    command.add_shapes(parser)
     parser.add_argument("--all", action="store_true", help="all shapes of a family, not only the one of median work")
     parser.add_argument(
-        "--most", type=int, default=32, help="largest batch, reached by doubling (default: %(default)s)"
+        "--most", type=command.positive, default=32, help="largest batch, reached by doubling (default: %(default)s)"
     )
     parser.add_argument("--tolerance", type=float, default=0.15, help="of the highest rate (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each shape (default: %(default)s)")
+    parser.add_argument("--seconds", type=command.seconds, default=3.0, help="for each shape (default: %(default)s)")
     command.add_common(parser)
     options = parser.parse_args()
     machine.in_environment(options.threads, not options.plain_malloc)
     convbwd.set_num_threads(options.threads)
     batches = [1 << i for i in range(options.most.bit_length()) if 1 << i <= options.most]
     table, uneven = [], []
-    try:
+    with command.refusals(parser):
         families = chosen(load_cases(options.shapes, options.family), options.all)
         for name, cases in families.items():
             of_cases = [rates(case, batches, options) for case in cases]
@@ -61,8 +59,6 @@ def main() -> None:
             table.append([name, *(f"{mean / 1e9:.1f}" for mean in means), f"{flatness:.0%}"])
             if flatness < 1 - options.tolerance:
                 uneven.append(name)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
     columns = ["family", *(f"n={n}" for n in batches), "lowest/highest"]
     Output().table(f"GF/s of dx, dw and db together, {options.dtype}, threads: {options.threads}", columns, table)
     if uneven:

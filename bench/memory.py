@@ -15,7 +15,8 @@ import numpy as np
 
 import convbwd
 from convbwd import _core
-from convbwd._bench.problem import GATE_SHAPES, Case, load_cases
+from convbwd._bench import command
+from convbwd._bench.problem import Case, load_cases
 
 # What every problem may take, however small its im2col.
 LEAST = {"float64": 64 << 10, "float32": 64 << 10, "float16": 256 << 10}
@@ -46,30 +47,30 @@ def measure(case: Case, dtype: str, algorithm: str, threads: int) -> tuple[int, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", type=Path, default=GATE_SHAPES, help="JSON list of shapes (default: %(default)s)")
-    parser.add_argument("--family", nargs="+", help="only the shapes of these families")
+    command.add_shapes(parser)
     parser.add_argument("--dtype", default="float32", choices=("float64", "float32", "float16"))
     parser.add_argument("--algorithm", default="auto", help="convbwd's algorithm (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=command.positive, default=1)
     options = parser.parse_args()
 
     # Huge pages would count whole where only a part is used; children inherit this.
     ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
-    cases = load_cases(options.shapes, options.family)
-    call = partial(measure, dtype=options.dtype, algorithm=options.algorithm, threads=options.threads)
-    failures = 0
-    print(f"{'limit kB':>12} {'stated kB':>12} {'taken kB':>12}")
-    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        for case, (stated, taken) in zip(cases, pool.imap(call, cases), strict=True):
-            limit = max(case.im2col_bytes // 4, LEAST[options.dtype])
-            faults = []
-            if stated > limit:
-                faults.append("more than allowed")
-            if taken > stated + SLACK:
-                faults.append("more than stated")
-            failures += bool(faults)
-            numbers = " ".join(f"{value / 1024:12.1f}" for value in (limit, stated, taken))
-            print(f"{numbers}  {case.family:28} {case.problem}  {', '.join(faults)}".rstrip(), flush=True)
+    with command.refusals(parser):
+        cases = load_cases(options.shapes, options.family)
+        call = partial(measure, dtype=options.dtype, algorithm=options.algorithm, threads=options.threads)
+        failures = 0
+        print(f"{'limit kB':>12} {'stated kB':>12} {'taken kB':>12}")
+        with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+            for case, (stated, taken) in zip(cases, pool.imap(call, cases), strict=True):
+                limit = max(case.im2col_bytes // 4, LEAST[options.dtype])
+                faults = []
+                if stated > limit:
+                    faults.append("more than allowed")
+                if taken > stated + SLACK:
+                    faults.append("more than stated")
+                failures += bool(faults)
+                numbers = " ".join(f"{value / 1024:12.1f}" for value in (limit, stated, taken))
+                print(f"{numbers}  {case.family:28} {case.problem}  {', '.join(faults)}".rstrip(), flush=True)
     print(f"{len(cases) - failures} of {len(cases)} shapes keep to what they may take")
     sys.exit(failures > 0)
 

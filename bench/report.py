@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from convbwd._bench import command
 from convbwd._bench.report import by, draw, summaries
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -103,35 +104,41 @@ def chapter(run: Run, picture: str | None) -> str:
     )
 
 
+def write(paths: list[Path], folder: Path, pictures: bool) -> Path:
+    """Write the text of these runs, all of one machine, into a folder; its path."""
+    runs: list[Run] = [json.loads(path.read_text()) for path in paths]
+    machine = runs[0]["machine"]
+    for path, run in zip(paths, runs, strict=True):
+        for name in SAME:
+            if run["machine"][name] != machine[name]:
+                raise ValueError(f"{path}: {name} is {run['machine'][name]}, in {paths[0]} {machine[name]}")
+    cpu = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", machine["cpu"].lower())).strip("-")
+    stem = f"{machine['date']}-{cpu}-{machine['convbwd']['isa']}"
+    folder.mkdir(parents=True, exist_ok=True)
+    chapters = []
+    for i, run in enumerate(runs, 1):
+        picture = f"{stem}-{i}.png" if pictures else None
+        if picture:
+            draw(run["rows"], run["roofline"]["bandwidth"], run["title"], folder / picture)
+        chapters.append(chapter(run, picture))
+    counted = ", ".join(f"{family} {len(rows)}" for (family,), rows in by(runs[0]["rows"], "family").items())
+    path = folder / f"{stem}.md"
+    path.write_text(
+        f"# {machine['cpu']}, {machine['date']}\n\nHow this is measured: [bench/README.md](../README.md). Written by "
+        f"`bench/report.py`.\n\n{facts(machine)}\n{overview(runs)}\nRows of the first run: {counted}.\n\n"
+        + "\n".join(chapters)
+    )
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="files that compare.py --json wrote, all of one machine")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where to write (default: %(default)s)")
     parser.add_argument("--pictures", action="store_true", help="draw the roofline of each run beside the text")
     options = parser.parse_args()
-    runs: list[Run] = [json.loads(path.read_text()) for path in options.runs]
-    machine = runs[0]["machine"]
-    for path, run in zip(options.runs, runs, strict=True):
-        for name in SAME:
-            if run["machine"][name] != machine[name]:
-                parser.error(f"{path}: {name} is {run['machine'][name]}, in {options.runs[0]} {machine[name]}")
-    cpu = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", machine["cpu"].lower())).strip("-")
-    stem = f"{machine['date']}-{cpu}-{machine['convbwd']['isa']}"
-    options.folder.mkdir(parents=True, exist_ok=True)
-    chapters = []
-    for i, run in enumerate(runs, 1):
-        picture = f"{stem}-{i}.png" if options.pictures else None
-        if picture:
-            draw(run["rows"], run["roofline"]["bandwidth"], run["title"], options.folder / picture)
-        chapters.append(chapter(run, picture))
-    counted = ", ".join(f"{family} {len(rows)}" for (family,), rows in by(runs[0]["rows"], "family").items())
-    path = options.folder / f"{stem}.md"
-    path.write_text(
-        f"# {machine['cpu']}, {machine['date']}\n\nHow this is measured: [bench/README.md](../README.md). Written by "
-        f"`bench/report.py`.\n\n{facts(machine)}\n{overview(runs)}\nRows of the first run: {counted}.\n\n"
-        + "\n".join(chapters)
-    )
-    print(path)
+    with command.refusals(parser):
+        print(write(options.runs, options.folder, options.pictures))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
-from pathlib import Path
 from statistics import harmonic_mean
 
 import convbwd
-from convbwd._bench.command import DTYPES
-from convbwd._bench.problem import GATE_SHAPES, Case, load_cases
+from convbwd._bench import command
+from convbwd._bench.problem import Case, load_cases
 from convbwd._bench.report import Output
 from convbwd._interop import numpy_dtype
 
@@ -24,26 +22,25 @@ TASKS = re.compile(r"grad_(?:input|weight): .*?(\d+) tasks? on (\d+) thread")
 def busy(case: Case, threads: int, dtype: str) -> list[float]:
     """Return the threads that are busy on average in the passes for dx and dw, if all tasks take as long."""
     convbwd.set_num_threads(threads)
-    text = convbwd.plan(*case.arrays(numpy_dtype(dtype)), output_mask=(True, True, False), **case.options).explain()
+    text = convbwd.plan(*case.stand_ins(numpy_dtype(dtype)), output_mask=(True, True, False), **case.options).explain()
     counts = [(int(tasks), int(slots)) for tasks, slots in TASKS.findall(text)]
     return [tasks / -(-tasks // slots) for tasks, slots in counts]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", type=Path, default=GATE_SHAPES, help="JSON list of shapes (default: the gate's)")
-    parser.add_argument("--family", nargs="+", help="only the shapes of these families")
+    command.add_shapes(parser)
     parser.add_argument("--least", type=float, default=0.05, help="GMAC of a shape that counts (default: %(default)s)")
-    parser.add_argument("--threads", type=int, nargs="+", default=[2, 4, 8, 16], help="(default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="(default: %(default)s)")
+    parser.add_argument(
+        "--threads", type=command.positive, nargs="+", default=[2, 4, 8, 16], help="(default: %(default)s)"
+    )
+    parser.add_argument("--dtype", default="float32", choices=command.DTYPES, help="(default: %(default)s)")
     options = parser.parse_args()
-    try:
+    with command.refusals(parser):
         cases = [case for case in load_cases(options.shapes, options.family) if case.products >= options.least * 1e9]
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    if not cases:
-        sys.exit(f"no shape has {options.least} GMAC")
-    counts = {case: [busy(case, threads, options.dtype) for threads in options.threads] for case in cases}
+        if not cases:
+            raise ValueError(f"no shape has {options.least} GMAC")
+        counts = {case: [busy(case, threads, options.dtype) for threads in options.threads] for case in cases}
     families = {case.family: [c for c in cases if c.family == case.family] for case in cases}
     rows = []
     for name, some in {**families, "all": cases}.items():

@@ -41,5 +41,12 @@ def test_the_command_prints_and_plots(
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_command_refuses_a_plot_before_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["accuracy", "--plot", "no/folder/accuracy.png"])
+    assert ended.value.code == 2
+    assert "--plot: must be a file in a folder that exists, got no/folder/accuracy.png" in capsys.readouterr().err
+
+
 _measure = _accuracy.measure
 _WIDE = ("float64", "float32")

@@ -1,5 +1,6 @@
 """Measurements: what is measured is what is said, and computes what it should."""
 
+import argparse
 import contextlib
 import dataclasses
 import importlib.util
@@ -15,8 +16,9 @@ import pytest
 
 import convbwd
 from convbwd import _im2col, _reference
+from convbwd.__main__ import main
 from convbwd._bench import sides, verify
-from convbwd._bench.command import bench_main
+from convbwd._bench.command import refusals
 from convbwd._bench.machine import Roofline, Work, _peak_work
 from convbwd._bench.problem import GATE_SHAPES, Case, load_cases, parse_problem
 from convbwd._bench.report import line, make_row, summaries
@@ -330,7 +332,11 @@ def test_bench_lists_the_gate():
         (["--baseline", "jax", "--threads", "1000", "--", SMALL[0]], "JAX computes with a thread for each"),
         (["--threads", "0"], "must be at least 1"),
         (["--seconds", "0"], "must be more than 0"),
-        (["--json", "no/folder/x.json"], "--json: must be in a folder that exists, got no/folder/x.json"),
+        (["--json", "no/folder/x.json"], "--json: must be a file in a folder that exists, got no/folder/x.json"),
+        (["--json", "."], "--json: must be a file in a folder that exists, got ."),
+        (["--picture", "roofline.none"], "--picture: must end in one of "),
+        (["--algorithm", "none", SMALL[0]], "algorithm must be"),
+        (["--precision", "none", SMALL[0]], "precision must be"),
     ],
 )
 def test_bench_refuses(arguments, message):
@@ -367,16 +373,47 @@ def test_bench_refuses_other_shapes(content, message, tmp_path, capsys):
     path = tmp_path / "shapes.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(SystemExit) as ended:
-        bench_main(["--list", "--shapes", str(path)])
+        main(["bench", "--list", "--shapes", str(path)])
     error = capsys.readouterr().err
     assert ended.value.code == 2 and error.count("\n") == 1
-    assert error.startswith(f"python -m convbwd bench: {path}") and message in error
+    assert error.startswith(f"python -m convbwd bench: error: {path}") and message in error
 
 
 def test_explain_says_what_does_not_fit_into_memory():
-    done = run("explain", "ci99999999999999x8x8co8k3", "--plan-only")
+    huge = "ci99999999999999x8x8co8k3"
+    done = run("explain", huge)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "python -m convbwd explain: Unable to allocate" in done.stderr
+    assert "python -m convbwd explain: error: Unable to allocate" in done.stderr
+    done = run("explain", huge, "--plan-only")  # needs no memory
+    assert done.returncode == 0 and "grad_weight: " in done.stdout
+
+
+def test_interrupted_commands_say_nothing(capsys):
+    with pytest.raises(SystemExit) as ended, refusals(argparse.ArgumentParser()):
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["errors.py", "--dtype", "int8"], "invalid choice: 'int8'"),
+        (["errors.py", "--family", "none"], "has no family none"),
+        (["fit.py", "none.jsonl"], "none.jsonl"),
+        (["growth.py", "--seconds", "0"], "must be more than 0"),
+        (["growth.py", "--algorithm", "none"], "algorithm must be"),
+        (["memory.py", "--algorithm", "none"], "algorithm must be"),
+        (["report.py", "none.json"], "none.json"),
+        (["sharing.py", "--threads", "0"], "must be at least 1"),
+        (["sharing.py", "--least", "1e3"], "no shape has 1000.0 GMAC"),
+    ],
+)
+def test_scripts_refuse(arguments, message):
+    script = [sys.executable, str(ROOT / "bench" / arguments[0]), *arguments[1:]]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_explain_command():
@@ -416,8 +453,6 @@ def test_sharing(monkeypatch):
     assert len(rows) == 3
     for _, one, eight in rows:
         assert float(one) == 1 and 4 < float(eight) <= 8
-    done = subprocess.run([*script, "--least", "1e3"], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1 and "no shape has 1000.0 GMAC" in done.stderr
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+import convbwd
 from convbwd import demo
 
 
@@ -18,7 +19,7 @@ def run(*arguments, code=None):
 def test_demo_checks_gradients_and_learns():
     pytest.importorskip("sklearn")
     pytest.importorskip("rich")
-    done = run("--epochs", "5")
+    done = run("digits", "--epochs", "5")
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"accuracy on the held-out digits: ([\d.]+)%", done.stdout)[1]) >= 97
     assert re.search(r"time in convolutions: \d+% of [\d.]+ s", done.stdout)
@@ -29,7 +30,18 @@ def test_demo_checks_gradients_and_learns():
 def test_demo_refuses_no_epochs():
     done = run("--epochs", "0")
     assert done.returncode == 2
-    assert "--epochs must be at least 1, got 0" in done.stderr
+    assert "--epochs: must be at least 1, got 0" in done.stderr
+
+
+def test_other_commands_take_no_epochs():
+    done = run("info", "--epochs", "5")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --epochs" in done.stderr
+
+
+def test_version():
+    done = run("--version")
+    assert done.returncode == 0 and done.stdout == f"{convbwd.__version__}\n"
 
 
 def test_demo_names_the_extra_that_is_missing():

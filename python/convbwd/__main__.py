@@ -1,9 +1,4 @@
-"""Train a small network on handwritten digits, or run another command.
-
-info prints facts about this build, accuracy the errors of gradients. bench times it against other libraries, explain
-says how a problem is computed and how near that comes to the limits of the machine; these two have options of their own
-(`bench --help`).
-"""
+"""The commands of `python -m convbwd`."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ import numpy as np
 
 import convbwd
 from convbwd import _accuracy, demo
+from convbwd._bench import command
 
 _FACES = ("ascendc", "cann", "infiniop")  # folders of headers
 
@@ -106,20 +102,19 @@ def digits(epochs: int) -> None:
     console.print(f"one epoch: {ours:.3f} s with convbwd, {im2col:.3f} s with NumPy im2col ({im2col / ours:.1f} times)")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command that the arguments ask for."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in ("bench", "explain"):
-        from convbwd._bench import command
+def run_digits(options: argparse.Namespace) -> None:
+    """Run the demo, which needs an extra."""
+    try:
+        digits(options.epochs)
+    except ModuleNotFoundError as error:
+        sys.exit(f"{error}: the demo needs scikit-learn and rich, pip install 'convbwd[demo]'")
 
-        run = command.bench_main if arguments[0] == "bench" else command.explain_main
-        return run(arguments[1:])
-    parser = argparse.ArgumentParser(prog="python -m convbwd", description=__doc__)
-    commands = ("digits", "info", "accuracy", "bench", "explain")
-    parser.add_argument("command", nargs="?", choices=commands, default="digits")
-    parser.add_argument("--epochs", type=int, default=20, help="epochs of training (default: %(default)s)")
-    parser.add_argument("--plot", metavar="PNG", help="where accuracy draws its plot (needs matplotlib)")
-    places = parser.add_mutually_exclusive_group()
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(prog="python -m convbwd", description="Gradients of convolutions for NumPy.")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--version", action="version", version=convbwd.__version__)
     for option, text in (
         ("cmakedir", "print the directory for CMAKE_PREFIX_PATH"),
         ("libdir", "print the directory of the libraries"),
@@ -127,20 +122,36 @@ def main(arguments: list[str] | None = None) -> None:
         ("ascend-home", "print the directory that programs take for ASCEND_HOME_PATH"),
         ("infini-root", "print the directory that programs take for INFINI_ROOT"),
     ):
-        places.add_argument(f"--{option}", action="store_const", dest="place", const=option, help=text)
-    options = parser.parse_args(arguments)
+        only.add_argument(f"--{option}", action="store_const", dest="place", const=option, help=text)
+    commands = parser.add_subparsers(title="commands", metavar="", description="COMMAND --help shows their options.")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(parser=added)
+        return added
+
+    demo_parser = add("digits", "Train a network on handwritten digits (the default).")
+    for one, default in ((parser, 20), (demo_parser, argparse.SUPPRESS)):  # the second keeps what the first was given
+        text = "epochs of training (default: 20)"
+        one.add_argument("--epochs", type=command.positive, metavar="N", default=default, help=text)
+        one.set_defaults(run=run_digits, parser=one)
+    text = "Print the version, the compiler, the instruction set in use and the number of threads."
+    add("info", text).set_defaults(run=lambda options: info())
+    command.add_explain(add("explain", "Say how problems are computed, and how near that is to the machine's limits."))
+    command.add_bench(add("bench", "Time convbwd against other libraries, in turns."))
+    accuracy = add("accuracy", "Measure the errors of every algorithm, dtype and length of sums.")
+    accuracy.add_argument("--plot", type=command.picture, help="draw them here (needs matplotlib)")
+    accuracy.set_defaults(run=lambda options: _accuracy.main(options.plot))
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command that the arguments ask for."""
+    options = make_parser().parse_args(arguments)
     if options.place:
         return print_place(options.place)
-    if options.epochs < 1:
-        parser.error(f"--epochs must be at least 1, got {options.epochs}")
-    if options.command == "info":
-        return info()
-    if options.command == "accuracy":
-        return _accuracy.main(options.plot)
-    try:
-        digits(options.epochs)
-    except ModuleNotFoundError as error:
-        sys.exit(f"{error}: the demo needs scikit-learn and rich, pip install 'convbwd[demo]'")
+    with command.refusals(options.parser):
+        options.run(options)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import inspect
 import json
 import shlex
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,16 @@ from convbwd._interop import numpy_dtype
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Read an argument that counts something."""
     value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return value
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Read an argument that is a time."""
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")
@@ -42,15 +44,44 @@ def _seconds(text: str) -> float:
 
 def _file(text: str) -> Path:
     path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must be in a folder that exists, got {text}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file in a folder that exists, got {text}")
     return path
+
+
+def picture(text: str) -> Path:
+    """Read an argument that names a picture, which only matplotlib can draw."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    except ModuleNotFoundError as error:
+        raise argparse.ArgumentTypeError(f"{error}: pictures need matplotlib, pip install 'convbwd[bench]'") from error
+    known = sorted(FigureCanvasAgg.get_supported_filetypes())
+    if Path(text).suffix.removeprefix(".") not in known:
+        raise argparse.ArgumentTypeError(f"must end in one of {', '.join(known)}, got {text}")
+    return _file(text)
+
+
+@contextmanager
+def refusals(parser: argparse.ArgumentParser) -> Iterator[None]:
+    """End the process with one line and status 2 where arguments cannot be served, and in silence when interrupted."""
+    try:
+        yield
+    except (ValueError, OSError, MemoryError, ModuleNotFoundError) as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130)  # 128 + SIGINT, as shells count
+
+
+def add_shapes(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose shapes of a list."""
+    parser.add_argument("--shapes", type=Path, default=GATE_SHAPES, help="JSON list of shapes (default: the gate's)")
+    parser.add_argument("--family", nargs="+", help="only the shapes of these families")
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options that both commands have."""
     parser.add_argument("--dtype", default="float32", choices=DTYPES, help="(default: %(default)s)")
-    parser.add_argument("--threads", type=_positive, default=1, help="threads of every side (default: %(default)s)")
+    parser.add_argument("--threads", type=positive, default=1, help="threads of every side (default: %(default)s)")
     parser.add_argument("--algorithm", help="convbwd's algorithm (default: that of the function)")
     parser.add_argument("--precision", help="convbwd's precision class (default: that of the function)")
     parser.add_argument("--plain-malloc", action="store_true", help="leave the C library's malloc as it is")
@@ -66,31 +97,29 @@ def keywords(options: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def bench_parser(prog: str) -> argparse.ArgumentParser:
-    """Return the parser of `bench`."""
-    parser = argparse.ArgumentParser(prog=prog, description="Time convbwd against others, in turns.")
+def add_bench(parser: argparse.ArgumentParser, repository: Path | None = None) -> None:
+    """Make a parser that of `bench`; repository is the folder whose commit was built, where known."""
     parser.add_argument("problems", nargs="*", metavar="problem", help=f"{SYNTAX}; without any, the gate's shapes")
-    parser.add_argument("--shapes", type=Path, help="JSON list of shapes, instead of the gate's")
-    parser.add_argument("--family", nargs="+", help="only the shapes of these families")
+    add_shapes(parser)
     default = "torch" if importlib.util.find_spec("torch") else "numpy"
     parser.add_argument(
         "--baseline", nargs="+", default=[default], help=f"what to compare with: {sides.NAMES} (default: {default})"
     )
     add_common(parser)
-    parser.add_argument("--seconds", type=_seconds, default=1.0, help="for each shape and pass (default: %(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=1.0, help="for each shape and pass (default: %(default)s)")
     parser.add_argument("--passes", action="store_true", help="time dx, dw and db alone as well")
     parser.add_argument("--verify", action="store_true", help="check every result against im2col in float64 first")
     parser.add_argument("--json", type=_file, help="write the rows and the facts of the machine here")
-    parser.add_argument("--picture", type=_file, help="draw the roofline here (needs matplotlib)")
+    parser.add_argument("--picture", type=picture, help="draw the roofline here (needs matplotlib)")
     parser.add_argument("--list", action="store_true", help="print the problem strings and stop")
-    return parser
+    parser.set_defaults(run=partial(bench, repository))
 
 
 def select(options: argparse.Namespace) -> list[Case]:
     """Return the cases that the options ask for."""
     if not options.problems:
-        return load_cases(options.shapes or GATE_SHAPES, options.family)
-    if options.shapes or options.family:
+        return load_cases(options.shapes, options.family)
+    if options.shapes != GATE_SHAPES or options.family:
         raise ValueError("problem strings cannot be combined with --shapes or --family")
     return [parse_problem(text) for text in options.problems]
 
@@ -128,16 +157,17 @@ def make_sides(options: argparse.Namespace, given: dict[str, Any], stack: ExitSt
     return {"convbwd": sides.ours(given), **baselines}
 
 
-def bench(options: argparse.Namespace, repository: Path | None, stack: ExitStack) -> list[str]:
+def compare(repository: Path | None, options: argparse.Namespace, stack: ExitStack) -> list[str]:
     """Compare; returns what `--verify` found."""
     cases = select(options)
     if options.list:
         print("\n".join(case.problem for case in cases))
         return []
-    given = keywords(options)
+    given, dtype = keywords(options), numpy_dtype(options.dtype)
+    for case in cases:  # what would be refused is refused before anything is measured
+        convbwd.plan(*case.stand_ins(dtype), **{**case.options, **given})
     machine.in_environment(options.threads, not options.plain_malloc)
     convbwd.set_num_threads(options.threads)
-    dtype = numpy_dtype(options.dtype)
     all_sides = make_sides(options, given, stack)
     out = Output()
     facts = machine.facts(repository)
@@ -167,10 +197,10 @@ def bench(options: argparse.Namespace, repository: Path | None, stack: ExitStack
     if options.verify and not failures:
         out.print(f"verified: {len(cases)} shapes within the bound")
     if options.json:
-        arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+        settings = {name: getattr(options, name) for name in ("dtype", "threads", "algorithm", "precision")}
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         result = {
-            "title": title, "command": command, "machine": facts, "options": arguments, "rows": rows,
+            "title": title, "command": command, "machine": facts, "options": settings, "rows": rows,
             "roofline": {**roofline._asdict(), "peak_by": roofline.peak_by.name},
         }  # fmt: skip
         options.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -179,18 +209,11 @@ def bench(options: argparse.Namespace, repository: Path | None, stack: ExitStack
     return failures
 
 
-def bench_main(arguments: list[str] | None = None, prog: str = "python -m convbwd bench",
-               repository: Path | None = None) -> None:  # fmt: skip
-    """Run `bench`; repository is the folder whose commit was built, where known."""
-    parser = bench_parser(prog)
-    options = parser.parse_args(arguments)
-    try:
-        with ExitStack() as stack:
-            failures = bench(options, repository, stack)
-    except (ValueError, OSError, MemoryError, ModuleNotFoundError) as error:
-        parser.exit(2, f"{prog}: {error}\n")
-    if failures:
-        sys.exit("\n".join(failures))
+def bench(repository: Path | None, options: argparse.Namespace) -> None:
+    """Run `bench`."""
+    with ExitStack() as stack:
+        if failures := compare(repository, options, stack):
+            sys.exit("\n".join(failures))
 
 
 def explain(options: argparse.Namespace) -> None:
@@ -206,7 +229,7 @@ def explain(options: argparse.Namespace) -> None:
     if roofline:
         out.print(str(roofline))
     for case in cases:
-        plan = _core.Plan(*case.empty(dtype), **{**case.options, **given})
+        plan = _core.Plan(*case.stand_ins(dtype), **{**case.options, **given})
         out.print(f"\n{case.problem}")
         shapes = zip(("grad_output", "input", "weight"), case.shapes, strict=True)
         out.print("  " + ", ".join(f"{name} {shape}" for name, shape in shapes) + f", {dtype.name}")
@@ -234,16 +257,10 @@ def explain(options: argparse.Namespace) -> None:
         out.table("what must be done, and how fast it is" if roofline else "what must be done", columns, table)
 
 
-def explain_main(arguments: list[str] | None = None) -> None:
-    """Run `explain`."""
-    prog = "python -m convbwd explain"
-    parser = argparse.ArgumentParser(prog=prog, description="Say how a problem is computed, and how well.")
+def add_explain(parser: argparse.ArgumentParser) -> None:
+    """Make a parser that of `explain`."""
     parser.add_argument("problems", nargs="+", metavar="problem", help=SYNTAX)
     add_common(parser)
-    parser.add_argument("--seconds", type=_seconds, default=0.3, help="for each of the passes (default: %(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=0.3, help="for each of the passes (default: %(default)s)")
     parser.add_argument("--plan-only", action="store_true", help="measure nothing")
-    options = parser.parse_args(arguments)
-    try:
-        explain(options)
-    except (ValueError, MemoryError, ModuleNotFoundError) as error:
-        parser.exit(2, f"{prog}: {error}\n")
+    parser.set_defaults(run=explain)

@@ -152,9 +152,9 @@ class Case:
         dy, x, w = (rng.standard_normal(shape, np.float32).astype(dtype) for shape in self.shapes)
         return dy, x, w
 
-    def empty(self, dtype: Any) -> Operands:
-        """grad_output, input and weight without values, for what asks for their shapes only."""
-        dy, x, w = (np.empty(shape, dtype) for shape in self.shapes)
+    def stand_ins(self, dtype: np.dtype[Any]) -> Operands:
+        """grad_output, input and weight without memory, to plan with."""
+        dy, x, w = (_core.stand_in(dtype, shape) for shape in self.shapes)
         return dy, x, w
 
 
@@ -270,7 +270,6 @@ def _from_json(entry: Any) -> Case:
     sizes = (case.n, case.groups, case.in_channels, case.out_channels, *case.input, *case.kernel)
     if not all(1 <= size < 2**31 for size in sizes):
         raise ValueError("all sizes must be at least 1 and less than 2**31")
-    float32 = np.dtype(np.float32)
-    x, w = (_core.stand_in(float32, shape) for shape in case.shapes[1:])
+    _, x, w = case.stand_ins(np.dtype(np.float32))
     _core.output(x, w, **case.options, algorithm="reference")  # raises what is wrong with the convolution
     return case
