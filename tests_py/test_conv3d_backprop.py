@@ -230,6 +230,21 @@ def test_types_that_are_refused():
         convbwd.conv3d_backprop_input(**arguments(**codes, filter_format="NDHWC", dtype="hifloat8"))
 
 
+def test_packed_arrays_are_refused():
+    """Their shape is NCDHW, whatever the format of the others; of equal sizes, a wrong order would pass."""
+    plain = zeros(4, 4, 4, 4, 4)
+    packed = convbwd.formats.Packed(convbwd.formats.pack(plain, "NDC1HWC0"), "NDC1HWC0", plain.shape)
+    sizes, attributes = plain.shape, ((1,) * 5, (0,) * 6)
+    for name, call in (
+        ("filter", lambda: convbwd.conv3d_backprop_input(sizes, packed, plain, *attributes)),
+        ("out_backprop", lambda: convbwd.conv3d_backprop_input(sizes, plain, packed, *attributes)),
+        ("input", lambda: convbwd.conv3d_backprop_filter(packed, sizes, plain, *attributes)),
+        ("out_backprop", lambda: convbwd.Conv3DBackpropInput(sizes, plain, packed, *attributes)),
+    ):
+        with pytest.raises(TypeError, match=f": {name} must be a plain array, got Packed"):
+            call()
+
+
 def test_empty_batch():
     dx = convbwd.conv3d_backprop_input(**arguments(input_size=(0, 4, 1, 8, 9), out_backprop=zeros(0, 6, 1, 6, 7)))
     assert dx.shape == (0, 4, 1, 8, 9)

@@ -292,6 +292,15 @@ def test_errors_are_raised_before_a_graph_runs(changes: dict[str, Any], kind: ty
         convbwd_dask.convolution_backward(dy, x, w, **{"padding": 1, **changes})
 
 
+def test_tensors_of_other_libraries() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, np.float32) for shape in ((1, 4, 6, 6), (1, 3, 8, 8), (4, 3, 3, 3))]
+    expected = convbwd.convolution_backward(*arrays)
+    for a, b in zip(convbwd_dask.convolution_backward(*map(torch.from_numpy, arrays)), expected, strict=True):
+        np.testing.assert_allclose(a.compute(), b, rtol=1e-5, atol=1e-5)
+
+
 def test_refuses_what_cannot_be_planned() -> None:
     x = da.zeros((2, 4, 8, 8), chunks=3)
     with pytest.raises(ValueError, match=r"grad_output\.shape must be the output shape = \(2, 6, 6, 6\)"):

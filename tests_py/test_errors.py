@@ -152,7 +152,9 @@ BOTH: list[Row] = [
     *[
         (plain, {name: value}, TypeError, name, got)
         for name in ("input", "weight")
-        for value, got in ((None, "NoneType|object"), ("text", "text|str|<U4"), (object(), "object"))
+        for value, got in (
+            (None, "NoneType"), ("text", "str"), (object(), "object"), ({}, "dict"), (np.ma.masked_array(ones(2, 2, 2, 2)), "a masked one"),
+        )
     ],
     *[
         (plain, {name: plain()[name].astype(dtype)}, TypeError, name, got)
@@ -202,7 +204,9 @@ BACKWARD: list[Row] = [
      ValueError, r"grad_output\.shape", "5"),
     *[
         (plain, {"grad_output": value}, TypeError, "grad_output", got)
-        for value, got in ((None, "NoneType|object"), ("text", "text|str|<U4"), (object(), "object"))
+        for value, got in (
+            (None, "NoneType"), ("text", "str"), (object(), "object"), ({}, "dict"), (np.ma.masked_array(ones(2, 2, 2, 2)), "a masked one"),
+        )
     ],
     *[
         (plain, {"grad_output": ones(2, 6, 7, 7).astype(dtype)}, TypeError, "grad_output", got)
@@ -342,6 +346,15 @@ def test_message_reads_as_documented() -> None:
     )
     with pytest.raises(ValueError, match=re.escape(text)):
         convbwd.convolution_backward(ones(2, 6, 7, 7), ones(2, 16, 9, 9), ones(6, 4, 3, 3), groups=2)
+
+
+def test_messages_say_where_and_how_axes_lie() -> None:
+    text = "fit the padded input = 9, got 11 along spatial axis 1 (input.shape=(2, 16, 9, 9), weight.shape=(6, 8, 3, 3)"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        convbwd.convolution(ones(2, 16, 9, 9), ones(6, 8, 3, 3), dilation=(1, 5), groups=2)
+    text = "got 4 (input.shape=(2, 9, 9, 16), data_format='NHWC', transposed=True, groups=1)"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        convbwd.convolution(ones(2, 9, 9, 16), ones(4, 6, 3, 3), transposed=True, data_format="NHWC")
 
 
 @pytest.mark.parametrize("function", [convbwd.convolution, convbwd.convolution_backward])

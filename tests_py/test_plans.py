@@ -285,16 +285,17 @@ def test_what_a_plan_tells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "message"),
+    ("limits", "kind", "message"),
     [
-        ((100,), "gflops and gbytes must be given together"),
-        ((None, 10), "gflops and gbytes must be given together"),
-        ((0, 10), "gflops and gbytes must be more than 0, got 0 and 10"),
-        ((1, float("nan")), "gflops and gbytes must be more than 0, got 1 and nan"),
+        ((100,), ValueError, "gflops and gbytes must be given together"),
+        ((None, 10), ValueError, "gflops and gbytes must be given together"),
+        ((0, 10), ValueError, "gflops and gbytes must be more than 0, got 0 and 10"),
+        ((1, float("nan")), ValueError, "gflops and gbytes must be more than 0, got 1 and nan"),
+        ((1, "10"), TypeError, "gbytes must be a number, got str"),
     ],
 )
-def test_what_limits_must_be(limits: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^explain: {message}"):
+def test_what_limits_must_be(limits: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=f"^explain: {message}"):
         convbwd.plan(*TINY, padding=1).explain(*limits)
 
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bindings/arguments.h"
+#include "bindings/layouts.h"
 #include "conv/input_tiles.h"
 #include "convbwd/conv3d_backprop.hpp"
 
@@ -62,8 +63,8 @@ py::array input_gradient(py::handle input_size, py::handle filter, py::handle ou
   const char* const function = "conv3d_backprop_input";
   const Codes codes = read_codes(function, dtype);
   Tensor w, dy, y;
-  const py::array w_array = read_array(function, "filter", filter, w, codes);
-  const py::array dy_array = read_array(function, "out_backprop", out_backprop, dy, codes);
+  const py::array w_array = read_plain(function, "filter", filter, w, codes);
+  const py::array dy_array = read_plain(function, "out_backprop", out_backprop, dy, codes);
   Conv3DBackprop op = Attributes{strides, pads, dilations, groups, data_format, filter_format, padding}.read(function);
   op.enable_hf32 = to_bool({function, "enable_hf32"}, enable_hf32);
   Shape size = read_ints({function, "input_size"}, input_size);
@@ -80,8 +81,8 @@ py::array filter_gradient(py::handle input, py::handle filter_size, py::handle o
   const char* const function = "conv3d_backprop_filter";
   const Codes codes = read_codes(function, dtype);
   Tensor x, dy, y;
-  const py::array x_array = read_array(function, "input", input, x, codes);
-  const py::array dy_array = read_array(function, "out_backprop", out_backprop, dy, codes);
+  const py::array x_array = read_plain(function, "input", input, x, codes);
+  const py::array dy_array = read_plain(function, "out_backprop", out_backprop, dy, codes);
   Conv3DBackprop op = Attributes{strides, pads, dilations, groups, data_format, filter_format, padding}.read(function);
   op.enable_hf32 = to_bool({function, "enable_hf32"}, enable_hf32);
   const Shape size = read_ints({function, "filter_size"}, filter_size);
@@ -168,8 +169,8 @@ struct Tiles {
     const char* const function = "Conv3DBackpropInput";
     const Codes codes = read_codes(function, dtype);
     Tensor w, dy;
-    const py::array w_array = read_array(function, "filter", filter, w, codes);
-    const py::array dy_array = read_array(function, "out_backprop", out_backprop, dy, codes);
+    const py::array w_array = read_plain(function, "filter", filter, w, codes);
+    const py::array dy_array = read_plain(function, "out_backprop", out_backprop, dy, codes);
     const Conv3DBackprop op =
         Attributes{strides, pads, dilations, py::int_(1), data_format, filter_format, padding}.read(function);
     const Request r = conv3d_backprop_input_request(op, read_ints({function, "input_size"}, input_size), w, dy);

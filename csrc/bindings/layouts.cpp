@@ -8,9 +8,18 @@
 
 namespace convbwd {
 
+// The attribute by which an object says that it is an array in a memory format.
+static constexpr const char* kPacking = "__convbwd_packing__";
+
+py::array read_plain(const char* function, const char* name, py::handle argument, Tensor& tensor, const Codes& codes) {
+  if (!py::isinstance<py::array>(argument) && attribute_if_any(argument, kPacking))
+    throw Error(ErrorKind::type, std::string(function) + ": " + name + " must be a plain array, got " +
+                                     Py_TYPE(argument.ptr())->tp_name + ", which unpack() makes one in NCDHW");
+  return read_array(function, name, argument, tensor, codes);
+}
+
 py::array read_tensor(const char* function, const char* name, py::handle argument, Tensor& tensor, const Codes& codes,
                       bool written) {
-  static constexpr const char* kPacking = "__convbwd_packing__";
   tensor.packing.reset();
   const py::object packed = py::isinstance<py::array>(argument) ? py::object() : attribute_if_any(argument, kPacking);
   if (!packed) return read_array(function, name, argument, tensor, codes, written);

@@ -14,6 +14,9 @@ namespace convbwd {
 py::array read_tensor(const char* function, const char* name, py::handle argument, Tensor& tensor, const Codes& codes,
                       bool written = false);
 
+/// read_array for what may not: where the order of axes is another matter.
+py::array read_plain(const char* function, const char* name, py::handle argument, Tensor& tensor, const Codes& codes);
+
 void bind_layouts(py::module_& m);
 
 }  // namespace convbwd

@@ -50,6 +50,11 @@ inline bool is_numpy_bool(py::handle value) {
   return py::isinstance(value, py::dtype(kNumpyBool).attr("type"));
 }
 
+/// Whether an array has a mask, which convolutions would take no notice of.
+inline bool is_masked(py::handle array) {
+  return py::isinstance(array, py::module_::import("numpy.ma").attr("MaskedArray"));
+}
+
 /// What unsigned integers of a call hold: codes of this type, as this argument of the call says.
 struct Codes {
   std::optional<DType> type;
@@ -116,11 +121,13 @@ inline py::array read_array(const char* function, const char* name, py::handle a
   };
   const bool is_array = py::isinstance<py::array>(argument),
              is_tensor = !is_array && attribute_if_any(argument, "__dlpack__");
-  if (written && !is_array && !is_tensor && !attribute_if_any(argument, "__array_interface__"))
-    fail(ErrorKind::type, (std::string("an array, got ") + Py_TYPE(argument.ptr())->tp_name).c_str());
   const auto not_an_array = [&] {
     return std::string(function) + ": " + name + " must be an array, got " + Py_TYPE(argument.ptr())->tp_name;
   };
+  if (written && !is_array && !is_tensor && !attribute_if_any(argument, "__array_interface__"))
+    throw Error(ErrorKind::type, not_an_array());
+  if (is_array && Py_TYPE(argument.ptr()) != py::detail::npy_api::get().PyArray_Type_ && is_masked(argument))
+    fail(ErrorKind::type, "an array without a mask, got a masked one (its filled() has none)");
   py::array array = [&] {
     try {
       return is_tensor ? from_dlpack(argument) : py::array(py::reinterpret_borrow<py::object>(argument));
@@ -134,6 +141,9 @@ inline py::array read_array(const char* function, const char* name, py::handle a
       throw py::error_already_set();
     }
   }();
+  const char kind = array.dtype().kind();
+  if (!is_array && !is_tensor && (kind == 'O' || kind == 'U' || kind == 'S'))  // what NumPy makes of anything
+    throw Error(ErrorKind::type, not_an_array());
   tensor.dtype = element_type(function, name, array.dtype(), codes);
 
   const auto size = static_cast<py::ssize_t>(size_of(tensor.dtype));

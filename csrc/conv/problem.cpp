@@ -72,11 +72,20 @@ Shape image(const Request& r, Shape shape) {
   return shape;
 }
 
+// "input.shape=...", and where its axes are not those of the library, their order.
+std::string input_shape(const Request& r) {
+  static constexpr const char* kChannelsLast[] = {"NLC", "NHWC", "NDHWC"};
+  std::ostringstream text;
+  text << "input.shape=" << Tuple{image(r, r.input.shape)};
+  if (r.channels_last) text << ", data_format='" << kChannelsLast[r.weight.shape.size() - 3] << '\'';
+  return text.str();
+}
+
 // "input.shape=..., weight.shape=..., stride=...": the context of every message about a derived size.
 std::string geometry(const Request& r) {
   std::ostringstream text;
-  text << "input.shape=" << Tuple{image(r, r.input.shape)} << ", weight.shape=" << Tuple{r.weight.shape}
-       << ", stride=" << PerDimension{r.stride} << ", padding=";
+  text << input_shape(r) << ", weight.shape=" << Tuple{r.weight.shape} << ", stride=" << PerDimension{r.stride}
+       << ", padding=";
   if (r.padding_mode == PaddingMode::explicit_)
     text << PerDimension{r.padding};
   else
@@ -315,7 +324,7 @@ Checked check(const Request& r) {
     fail(r, "weight must have rank 3, 4 or 5, got rank ", rank, " (weight.shape=", Tuple{weight}, ")");
   if (input.size() != rank && input.size() != rank - 1)
     fail(r, "input must have rank ", rank, " as weight has, or ", rank - 1, " without the batch axis, got rank ",
-         input.size(), " (input.shape=", Tuple{image(r, input)}, ", weight.shape=", Tuple{weight}, ")");
+         input.size(), " (", input_shape(r), ", weight.shape=", Tuple{weight}, ")");
   check_tensor(r, "input", r.input);
   check_tensor(r, "weight", r.weight);
 
@@ -325,12 +334,13 @@ Checked check(const Request& r) {
 
   if (r.groups < 1) fail(r, "groups must be at least 1, got ", r.groups);
   if (in_channels % r.groups != 0)
-    fail(r, "input channels must be divisible by groups = ", r.groups, ", got ", in_channels,
-         " (input.shape=", Tuple{image(r, input)}, ")");
+    fail(r, "input channels must be divisible by groups = ", r.groups, ", got ", in_channels, " (", input_shape(r),
+         ")");
   const std::size_t in_axis = r.transposed ? 0 : 1, out_axis = 1 - in_axis;
   if (const Index expected = r.transposed ? in_channels : in_channels / r.groups; weight[in_axis] != expected)
     fail(r, "weight.shape[", in_axis, "] must be input channels", r.transposed ? "" : " / groups", " = ", expected,
-         ", got ", weight[in_axis], " (input.shape=", Tuple{image(r, input)}, ", groups=", r.groups, ")");
+         ", got ", weight[in_axis], " (", input_shape(r), r.transposed ? ", transposed=True" : "",
+         ", groups=", r.groups, ")");
   if (weight[out_axis] < 1)
     fail(r, "weight.shape[", out_axis, "] must be at least 1, got 0 (weight.shape=", Tuple{weight}, ")");
   if (!r.transposed && weight[0] % r.groups != 0)
@@ -370,8 +380,7 @@ Checked check(const Request& r) {
     const std::size_t axis = i + (unbatched ? 1 : 2);
     const Index size = input[axis], kernel = weight[i + 2], stride = p.stride[c], extra = output_padding[c];
     if (kernel < 1) fail(r, "kernel sizes must be at least 1, got 0 (weight.shape=", Tuple{weight}, ")");
-    if (size < 1)
-      fail(r, "spatial sizes of input must be at least 1, got 0 (input.shape=", Tuple{image(r, input)}, ")");
+    if (size < 1) fail(r, "spatial sizes of input must be at least 1, got 0 (", input_shape(r), ")");
     if (!r.transposed && extra != 0)
       fail(r, "output_padding must be 0 unless transposed, got ", extra,
            " (output_padding=", PerDimension{r.output_padding}, ")");
@@ -399,11 +408,12 @@ Checked check(const Request& r) {
     if (r.transposed) {
       const Sum cropped = image_size - before - after;  // overflows only downwards
       out = cropped.overflow ? std::numeric_limits<Index>::min() : cropped.value;
-      if (out < 1) fail(r, "output sizes must be at least 1, got ", out, " (", geometry(r), ")");
+      if (out < 1)
+        fail(r, "output sizes must be at least 1, got ", out, " along spatial axis ", i, " (", geometry(r), ")");
     } else {
       if (reach.value > image_size.value)
-        fail(r, "the dilated kernel must fit the padded input = ", image_size.value, ", got ", reach.value, " (",
-             geometry(r), ")");
+        fail(r, "the dilated kernel must fit the padded input = ", image_size.value, ", got ", reach.value,
+             " along spatial axis ", i, " (", geometry(r), ")");
       out = (image_size.value - reach.value) / stride + 1;
     }
     result.output_shape[axis] = out;

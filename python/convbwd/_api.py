@@ -6,15 +6,16 @@ import enum
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from convbwd import _core
 from convbwd._interop import converter
-from convbwd._layouts import Packed
 
 IntOrInts: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 Padding: TypeAlias = str | IntOrInts | Sequence[Sequence[SupportsIndex]]
-Out: TypeAlias = Sequence[NDArray[Any] | Packed | None] | None
+Mask: TypeAlias = Sequence[bool] | NDArray[np.bool_]
+Out: TypeAlias = Sequence[Any] | None
 Gradients: TypeAlias = tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]
 
 
@@ -56,7 +57,7 @@ def convolution_backward(
     transposed: bool = False,
     output_padding: IntOrInts = 0,
     groups: SupportsIndex = 1,
-    output_mask: Sequence[bool] = (True, True, True),
+    output_mask: Mask = (True, True, True),
     *,
     data_format: str | None = None,
     algorithm: str = "auto",
@@ -86,7 +87,8 @@ def convolution_backward(
     weight : array_like, shape (C_out, C_in / groups, \*k); if transposed (C_in, C_out / groups, \*k)
         Kernel of the convolution; its rank, n + 2, determines n.
     bias_sizes : None or sequence of int, optional
-        Shape of the bias, ``(C_out,)``, or None. Ignored where ``output_mask[2]`` is False.
+        Shape of the bias, ``(C_out,)``, which is checked; None is not. Whether its gradient is computed is up to
+        ``output_mask``.
     stride, dilation : int or sequence of int, optional
         At least 1; one for all dimensions or one for each.
     padding : int, sequence of int, sequence of (before, after), "valid" or "same", optional
@@ -99,7 +101,7 @@ def convolution_backward(
         Additional size of the output of a transposed convolution, less than max(stride, dilation); else 0.
     groups : int, optional
         Number of groups of channels; divides C_in and C_out.
-    output_mask : sequence of 3 bool, optional
+    output_mask : sequence or array of 3 bool, optional
         Which gradients to compute. The others are None and cost nothing.
     data_format : str, optional
         Order of the axes of ``grad_output``, ``input`` and ``grad_input``: "NCL" (or "NCW"), "NCHW", "NCDHW" (the
@@ -122,27 +124,33 @@ def convolution_backward(
         bring it to NumPy; results of the type come back as such integers.
     out : None or sequence of 3 arrays or None, optional
         Where to write the gradients: writeable arrays of their shapes and dtypes, with any strides, which share no
-        memory with each other or with an operand. None stands for a new array.
+        memory with each other or with an operand. None stands for a new array, or for a gradient that ``output_mask``
+        leaves out.
     accumulate : bool, optional
         Whether to add the gradients to ``out`` instead: what is there becomes the sum of itself and the gradient of
-        its dtype, rounded once more, as PyTorch accumulates gradients.
+        its dtype, rounded once more, as PyTorch accumulates gradients. Then ``out`` has an array for every gradient
+        that is computed.
     per_sample : bool, optional
         Whether ``grad_weight`` and ``grad_bias`` are to be those of each image for itself, with a leading axis of
         size N. Their sums over that axis are the usual ones. Images must have the batch axis.
     like : array of any library, optional
-        New results come as arrays of its library: PyTorch, JAX, or one that follows the array API standard.
+        New results come as arrays of its library, in the memory of the CPU: NumPy, PyTorch, JAX (which makes float64
+        float32 unless it is told to enable 64 bits), or one that follows the array API standard.
 
     Returns
     -------
-    grad_input : ndarray or None
+    grad_input : array or None
         Gradient with respect to ``input``, of its shape; its dtype is the wider of those of ``input`` and
         ``grad_output``.
-    grad_weight : ndarray or None
+    grad_weight : array or None
         Gradient with respect to ``weight``, of its shape; its dtype is the wider of those of ``weight`` and
         ``grad_output``.
-    grad_bias : ndarray or None
+    grad_bias : array or None
         Gradient with respect to the bias, of shape (C_out,): the sum of ``grad_output`` over all other axes, in its
         dtype. Of 8-bit operands it has float32, and so has ``grad_weight``.
+
+        What ``out`` holds is returned as it was given. New results are C-contiguous ndarrays, or what ``like`` asks
+        for; unsigned integers where ``dtype`` says that operands are.
 
     Raises
     ------
@@ -167,10 +175,10 @@ def convolution_backward(
 
     and its gradients follow by the chain rule [Dumoulin2016]_. Dtypes may be mixed: float16 and bfloat16 together give
     float32. 16- and 8-bit types are accumulated in float32 and rounded once. Arrays may have any strides and are never
-    written to; results are new and C-contiguous. An array in a memory format of Ascend's operators, as a
-    `convbwd.formats.Packed`, is read where it is, and in ``out`` written; its shape is channels-first whatever
-    ``data_format`` says. For the same arguments the bits of the results are always the same, whatever the number of
-    threads.
+    written to. An array in a memory format of Ascend's operators, as a `convbwd.formats.Packed`, is read where it is,
+    and in ``out`` written (but for the ``per_sample`` ones); its shape is channels-first whatever ``data_format`` says.
+    One build on one generation of processors gives the same bits for the same arguments, whatever the number of
+    threads and the memory layout, but for the sign of zero.
 
     With K products in the sum of an element and eps of the type in which it is formed, before the result is rounded to
     its dtype, ``precision`` means
@@ -282,7 +290,8 @@ def convolution(
 
     Returns
     -------
-    output : ndarray, shape (N, C_out, \*O)
+    output : array, shape (N, C_out, \*O)
+        A new C-contiguous ndarray, or what ``like`` asks for.
         Its sizes are ``O = (I + before + after - dilation * (k - 1) - 1) // stride + 1``, transposed
         ``O = (I - 1) * stride - before - after + dilation * (k - 1) + output_padding + 1``. Its dtype is the wider of
         those of ``input`` and ``weight``; float16 and bfloat16 together give float32.
@@ -331,10 +340,10 @@ def convolution(
 
 def set_num_threads(n: SupportsIndex) -> None:
     """
-    Set how many threads a call may use, for the whole process.
+    Set how many threads a call may use, for the whole process; of more than 256, it uses 256.
 
-    The default is the environment variable CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the number of CPUs that
-    this process may use. The results do not depend on it.
+    The default is the environment variable CONVBWD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs that affinity and
+    cgroup quota leave to this process. The results do not depend on it.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ def conv3d_backprop_input(
     Returns
     -------
     ndarray
-        Gradient of shape `input_size`, of the dtype of the operands.
+        Gradient of shape `input_size`, with all five axes, of the dtype of the operands.
 
     Raises
     ------

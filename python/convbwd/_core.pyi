@@ -4,8 +4,6 @@ from typing import Any, SupportsIndex, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from convbwd._layouts import Packed
-
 class _Pass(TypedDict):
     result: str
     text: str
@@ -28,7 +26,7 @@ class Plan:
         transposed: bool = False,
         output_padding: SupportsIndex | Sequence[SupportsIndex] = 0,
         groups: SupportsIndex = 1,
-        output_mask: Sequence[bool] = (True, True, True),
+        output_mask: Sequence[bool] | NDArray[np.bool_] = (True, True, True),
         data_format: str | None = None,
         algorithm: str = "auto",
         precision: str = "default",
@@ -48,7 +46,7 @@ class Plan:
         grad_output: ArrayLike,
         input: ArrayLike,
         weight: ArrayLike,
-        out: Sequence[NDArray[Any] | Packed | None] | None,
+        out: Sequence[Any] | None,
         workspace: Any,
     ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
     def explain(self) -> str: ...
@@ -68,14 +66,14 @@ def convolution_backward(
     transposed: bool = False,
     output_padding: SupportsIndex | Sequence[SupportsIndex] = 0,
     groups: SupportsIndex = 1,
-    output_mask: Sequence[bool] = (True, True, True),
+    output_mask: Sequence[bool] | NDArray[np.bool_] = (True, True, True),
     data_format: str | None = None,
     algorithm: str = "auto",
     precision: str = "default",
     cube_math_type: SupportsIndex = 0,
     soc: str = "a2",
     dtype: str | None = None,
-    out: Sequence[NDArray[Any] | Packed | None] | None = None,
+    out: Sequence[Any] | None = None,
     accumulate: bool = False,
     per_sample: bool = False,
     sums: Sequence[SupportsIndex] | None = None,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from convbwd import _core, formats
-from convbwd._api import Gradients, IntOrInts, Padding, convolution, convolution_backward
+from convbwd._api import Gradients, IntOrInts, Mask, Padding, convolution, convolution_backward
 from convbwd._interop import converter
 from convbwd._layouts import Packed
 
@@ -30,7 +29,7 @@ def convolution_double_backward(
     transposed: bool = False,
     output_padding: IntOrInts = 0,
     groups: SupportsIndex = 1,
-    output_mask: Sequence[bool] = (True, True, True),
+    output_mask: Mask = (True, True, True),
     *,
     data_format: str | None = None,
     algorithm: str = "auto",
@@ -52,26 +51,26 @@ def convolution_double_backward(
     grad_grad_input : None or array_like, of the shape of ``input``
         Gradient with respect to dx. None stands for zeros, here and below, and costs nothing.
     grad_grad_weight : None or array_like, of the shape of ``weight``
-        Gradient with respect to dw.
+        Gradient with respect to dw. Of 8 bits where ``weight`` has 8.
     grad_grad_bias : None or array_like, shape (C_out,)
-        Gradient with respect to db.
+        Gradient with respect to db, of 16 bits or more.
     grad_output, weight, input : array_like
         What `convolution_backward` was given; mind the order, which is ATen's.
     stride, padding, dilation, transposed, output_padding, groups, data_format
         As in `convolution_backward`.
     algorithm, precision, cube_math_type, soc, dtype, like
         As in `convolution_backward`.
-    output_mask : sequence of 3 bool, optional
+    output_mask : sequence or array of 3 bool, optional
         Which results to compute. The others are None.
 
     Returns
     -------
-    grad_output_gradient : ndarray or None
+    grad_output_gradient : array or None
         ``convolution(grad_grad_input, weight) + convolution(input, grad_grad_weight) + grad_grad_bias``, of the shape
         of ``grad_output``; None where all three are.
-    input_gradient : ndarray or None
+    input_gradient : array or None
         Of the shape of ``input``; None where ``grad_grad_weight`` is.
-    weight_gradient : ndarray or None
+    weight_gradient : array or None
         Of the shape of ``weight``; None where ``grad_grad_input`` is.
 
     Raises

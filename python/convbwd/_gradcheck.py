@@ -107,8 +107,8 @@ def gradcheck(
     GradcheckError
         If an error is beyond its tolerance; the message is that table.
     ValueError
-        If ``fn`` returns a wrong number of gradients, or one of a wrong shape; if ``eps`` is not more than 0, or
-        ``most`` less than 1.
+        If ``fn`` returns a wrong number of gradients, one of a wrong shape, or none that has an element; if ``eps`` is
+        not more than 0, ``most`` less than 1, or another number negative.
     TypeError
         If ``fn`` returns anything but an output and a function; if an input or a gradient is complex.
 
@@ -125,8 +125,9 @@ def gradcheck(
     """
     if not eps > 0:
         raise ValueError(f"gradcheck: eps must be more than 0, got {eps}")
-    if most < 1:
-        raise ValueError(f"gradcheck: most must be at least 1, got {most}")
+    for name, value, least in (("rtol", rtol, 0), ("atol", atol, 0), ("most", most, 1), ("worst", worst, 0)):
+        if not value >= least:
+            raise ValueError(f"gradcheck: {name} must be at least {least}, got {value}")
     if any(np.iscomplexobj(a) for a in inputs):
         raise TypeError("gradcheck: inputs must be real, got a complex one")
     rng = np.random.default_rng(seed)
@@ -157,6 +158,8 @@ def gradcheck(
                 ends.append(np.asarray(fn(*moved)[0], np.float64))
             numeric = float(np.sum((ends[0] - ends[1]) * cotangent)) / (2 * eps)
             elements.append(Element(i, index, float(analytic[index]), numeric, atol + rtol * abs(numeric)))
+    if not elements:
+        raise ValueError("gradcheck: fn must return a gradient that has elements, got none")
     elements.sort(key=lambda e: -e.excess)
     failed = sum(e.excess > 1 for e in elements)
     report = GradcheckReport(len(elements), failed, tuple(elements[:worst]))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Sequence
 from html import escape
 from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from convbwd import _core
-from convbwd._api import Gradients, IntOrInts, Out, Padding
+from convbwd._api import Gradients, IntOrInts, Mask, Out, Padding
 from convbwd._interop import numpy_dtype
 from convbwd._layouts import Packed
 
@@ -93,9 +94,9 @@ class Plan:
 
     def __call__(
         self,
-        grad_output: Any,
-        input: Any,
-        weight: Any,
+        grad_output: ArrayLike,
+        input: ArrayLike,
+        weight: ArrayLike,
         *,
         out: Out = None,
         workspace: Any = None,
@@ -112,14 +113,14 @@ class Plan:
             Arrays of the planned shapes and dtypes; their strides may differ.
         out : None or sequence of 3 arrays or None, optional
             Where to write the gradients, as in `convolution_backward`.
-        workspace : None, array or buffer, optional
+        workspace : None, ndarray or buffer, optional
             At least `workspace_size` writable bytes of scratch memory, which share none with the arrays. Calls at the
             same time need one each. None takes memory that the library keeps for the thread.
 
         Returns
         -------
         grad_input, grad_weight, grad_bias : array or None
-            ``out``, or new arrays, as `convolution_backward` returns.
+            As `convolution_backward` returns them; ``out`` itself where it is a tuple of all of them.
 
         Raises
         ------
@@ -141,7 +142,11 @@ class Plan:
         raise TypeError("a Plan cannot be pickled: make one with plan() in the process that uses it")
 
     def empty(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
-        """Return new uninitialised arrays to serve as ``out``; None for gradients that the plan leaves out."""
+        """
+        Return new uninitialised arrays to serve as ``out``; None for gradients that the plan leaves out.
+
+        A plan that accumulates adds to what they hold: fill them with zeros first.
+        """
         dx, dw, db = (None if one is None else np.empty(*one) for one in self._plan.results())
         return dx, dw, db
 
@@ -167,6 +172,8 @@ class Plan:
         ------
         ValueError
             If one of ``gflops`` and ``gbytes`` is given without the other, or is not more than 0.
+        TypeError
+            If one is no number.
 
         References
         ----------
@@ -175,6 +182,9 @@ class Plan:
         """
         if (gflops is None) != (gbytes is None):
             raise ValueError("explain: gflops and gbytes must be given together, got one of them")
+        for name, value in (("gflops", gflops), ("gbytes", gbytes)):
+            if value is not None and not isinstance(value, numbers.Real):
+                raise TypeError(f"explain: {name} must be a number, got {type(value).__name__}")
         if gflops is not None and gbytes is not None and not (gflops > 0 and gbytes > 0):
             raise ValueError(f"explain: gflops and gbytes must be more than 0, got {gflops} and {gbytes}")
         passes = self._plan.passes()
@@ -243,7 +253,7 @@ def plan(
     transposed: bool = False,
     output_padding: IntOrInts = 0,
     groups: SupportsIndex = 1,
-    output_mask: Sequence[bool] = (True, True, True),
+    output_mask: Mask = (True, True, True),
     *,
     data_format: str | None = None,
     algorithm: str = "auto",
@@ -260,7 +270,7 @@ def plan(
     Parameters
     ----------
     grad_output, input, weight : array, anything with ``shape`` and ``dtype``, (shape, dtype), or shape
-        What the calls will be given. Arrays are planned for with their strides, the others as C-contiguous; a bare
+        What the calls will be given. NumPy's arrays are planned for with their strides, others as C-contiguous; a bare
         shape is that of a float32 array. No data is read, and no memory allocated for it.
     bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask, data_format, algorithm
         As in `convolution_backward`.

@@ -26,7 +26,7 @@ from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import ArrayLike, NDArray
 
 from convbwd import _core
-from convbwd._api import IntOrInts, Padding
+from convbwd._api import IntOrInts, Mask, Padding
 
 Range: TypeAlias = tuple[int, int]
 Graph: TypeAlias = dict[Any, Any]
@@ -346,6 +346,8 @@ class _Call:
 
 
 def _as_dask(name: str, array: Any) -> da.Array:
+    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):  # Dask has no types of other libraries
+        array = _core.as_array(array, "convolution_backward", name)
     result = da.asarray(array)
     if any(math.isnan(n) for n in result.shape):
         raise ValueError(
@@ -366,7 +368,7 @@ def convolution_backward(
     transposed: bool = False,
     output_padding: IntOrInts = 0,
     groups: SupportsIndex = 1,
-    output_mask: Sequence[bool] = (True, True, True),
+    output_mask: Mask = (True, True, True),
     *,
     algorithm: str = "auto",
     precision: str = "default",

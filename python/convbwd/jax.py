@@ -126,7 +126,7 @@ def convolution(input: jax.Array, weight: jax.Array, bias: jax.Array | None = No
     Parameters
     ----------
     input, weight, bias : jax.Array
-        As in `convbwd.convolution`, all of one dtype.
+        As in `convbwd.convolution`. Their dtypes may differ; a gradient has that of its operand.
     **options
         The other arguments of `convbwd.convolution` but ``dtype`` and ``like``, by name; they are static.
 
