@@ -1,5 +1,5 @@
-// Face cann: aclnnConvolutionBackward. Phase one is making a Plan, phase two executing it. What is checked here is what
-// the operator demands beyond the library, whose own rules `Plan::make` checks.
+// Face cann: aclnnConvolutionBackward and aclnnConvTbcBackward. Phase one is making a Plan, phase two executing it.
+// What is checked here is what the operators demand beyond the library, whose own rules `Plan::make` checks.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -13,6 +13,8 @@ namespace convbwd::cann {
 namespace {
 
 constexpr const char* kFunction = "aclnnConvolutionBackwardGetWorkspaceSize";
+constexpr const char* kTbcFunction = "aclnnConvTbcBackwardGetWorkspaceSize";
+constexpr const char* kResults[] = {"gradInput", "gradWeight", "gradBias"};
 
 template <class Object>
 std::shared_ptr<Object> need(const void* handle, const char* name) {
@@ -120,6 +122,7 @@ void check_storage(const TensorObject& t, const char* name) {
 }
 
 bool contiguous(const TensorObject& t) {
+  if (empty(t.shape)) return true;
   Wide dense = 1;
   for (std::size_t a = t.shape.size(); a-- > 0; dense = std::min(dense * t.shape[a], kMost))
     if (!t.strides.empty() && t.shape[a] > 1 && t.strides[a] != dense) return false;
@@ -165,6 +168,64 @@ Tensor result(const TensorObject& t, DType dtype, const Shape& shape, const char
 void check_length(const IntArray& values, std::size_t dims, const char* name, bool pairs) {
   if (values.size() != dims && !(pairs && values.size() == 2 * dims))
     refuse(ACLNN_ERR_PARAM_INVALID, name, " must have length ", dims, pairs ? " or 4" : "", ", got ", values.size());
+}
+
+// The same elements with their axes in another order.
+Tensor permuted(Tensor t, const std::array<std::size_t, 3>& order) {
+  Tensor result = t;
+  if (t.strides.empty()) t.strides = {t.shape[1] * t.shape[2], t.shape[2], 1};
+  result.strides.resize(3);
+  for (std::size_t a = 0; a < 3; ++a) {
+    result.shape[a] = t.shape[order[a]];
+    result.strides[a] = t.strides[order[a]];
+  }
+  return result;
+}
+// (T, B, C) and (K, Cin, Cout) as the library has them: (B, C, T) and (Cout, Cin, K).
+constexpr std::array<std::size_t, 3> kImageOfTbc{1, 2, 0}, kWeightOfTbc{2, 1, 0};
+
+void need_results(const uint64_t* workspace_size, aclOpExecutor* const* executor) {
+  if (workspace_size == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, "workspaceSize must not be null");
+  if (executor == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, "executor must not be null");
+}
+
+void check_mode(int8_t mode) {
+  if (mode < 0 || mode > 3)
+    refuse(ACLNN_ERR_PARAM_INVALID, "cubeMathType must be 0, 1, 2 or 3, got ", static_cast<int>(mode));
+}
+
+void hand_over(std::shared_ptr<Executor> call, uint64_t* workspace_size, aclOpExecutor** executor) {
+  if (call->plan) call->workspace_bytes = to_bring(call->plan->workspace_bytes());
+  *workspace_size = call->workspace_bytes;
+  *executor = static_cast<aclOpExecutor*>(static_cast<void*>(g_table<Executor>.insert(std::move(call))));
+}
+
+// Phase two. Elements that no gradient asked for reads may be null.
+aclnnStatus execute(const char* function, void* workspace, uint64_t workspace_size, aclOpExecutor* executor,
+                    aclrtStream stream) {
+  return guarded(function, kAclnn, [&] {
+    const auto call = need<Executor>(executor, "executor");
+    if (workspace_size < call->workspace_bytes)
+      refuse(ACLNN_ERR_PARAM_INVALID, "workspaceSize must be at least ", call->workspace_bytes, ", got ",
+             workspace_size);
+    if (workspace == nullptr && call->workspace_bytes > 0)
+      refuse(ACLNN_ERR_PARAM_NULLPTR, "workspace must not be null where its size is not 0");
+    const auto need_elements = [](const Tensor& t, const char* name) {
+      if (t.data == nullptr && !empty(t.shape)) refuse(ACLNN_ERR_PARAM_NULLPTR, name, " must have elements, got null");
+    };
+    const auto& [dx, dw, db] = call->mask;
+    if (call->plan) {
+      if (dx || dw || db) need_elements(call->grad_output, call->grad_output_name);
+      if (dw) need_elements(call->input, "input");
+      if (dx) need_elements(call->weight, "weight");
+    }
+    for (std::size_t i = 0; i < 3; ++i)
+      if (call->mask[i]) need_elements(call->results[i], kResults[i]);
+    const auto queue = find_stream(stream);
+    if (!queue) refuse(ACLNN_ERR_PARAM_INVALID, "stream must be null or one of aclrtCreateStream, not destroyed");
+    if (!call->repeatable && !g_table<Executor>.remove(executor)) refuse(ACLNN_ERR_PARAM_INVALID, "executor has run");
+    queue->push([call, workspace] { call->run(workspace); });
+  });
 }
 
 // An input without elements has no batch, or no channels. The library refuses axes without positions: such an axis
@@ -230,12 +291,10 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
     const auto output_padding = need<IntArray>(outputPadding, "outputPadding");
     const auto mask = need<BoolArray>(outputMask, "outputMask");
     if (mask->size() != 3) refuse(ACLNN_ERR_PARAM_NULLPTR, "outputMask must have 3 entries, got ", mask->size());
-    static constexpr const char* kResults[] = {"gradInput", "gradWeight", "gradBias"};
     std::array<std::shared_ptr<TensorObject>, 3> outputs;
     for (std::size_t i = 0; i < 3; ++i)
       if ((*mask)[i]) outputs[i] = need<TensorObject>(std::array{gradInput, gradWeight, gradBias}[i], kResults[i]);
-    if (workspaceSize == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, "workspaceSize must not be null");
-    if (executor == nullptr) refuse(ACLNN_ERR_PARAM_NULLPTR, "executor must not be null");
+    need_results(workspaceSize, executor);
     const auto bias_sizes = biasSizes ? need<IntArray>(biasSizes, "biasSizes") : nullptr;
 
     // Element types, formats.
@@ -262,8 +321,7 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
     if (outputs[2] && outputs[2]->format != ACL_FORMAT_ND)
       refuse(ACLNN_ERR_PARAM_INVALID, "gradBias must have format ND, got aclFormat ",
              static_cast<int>(outputs[2]->format));
-    if (cubeMathType < 0 || cubeMathType > 3)
-      refuse(ACLNN_ERR_PARAM_INVALID, "cubeMathType must be 0, 1, 2 or 3, got ", static_cast<int>(cubeMathType));
+    check_mode(cubeMathType);
 
     // Ranks and lengths; the library knows some more.
     const std::size_t rank = w->shape.size(), dims = rank - 2;
@@ -313,33 +371,85 @@ aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(const aclTensor* gradOutput
           elements(packing(t) ? memory_dims(t, dtype, kResults[i], i == 1 ? groups : 1) : t.shape));
     }
 
-    if (call->plan) call->workspace_bytes = to_bring(call->plan->workspace_bytes());
-    *workspaceSize = call->workspace_bytes;
-    *executor = static_cast<aclOpExecutor*>(static_cast<void*>(g_table<Executor>.insert(std::move(call))));
+    hand_over(std::move(call), workspaceSize, executor);
   });
 }
 
 aclnnStatus aclnnConvolutionBackward(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
                                      aclrtStream stream) {
-  return guarded("aclnnConvolutionBackward", kAclnn, [&] {
-    const auto call = need<Executor>(executor, "executor");
-    if (workspaceSize < call->workspace_bytes)
-      refuse(ACLNN_ERR_PARAM_INVALID, "workspaceSize must be at least ", call->workspace_bytes, ", got ",
-             workspaceSize);
-    if (workspace == nullptr && call->workspace_bytes > 0)
-      refuse(ACLNN_ERR_PARAM_NULLPTR, "workspace must not be null where its size is not 0");
-    const auto need_elements = [](const Tensor& t, const char* name) {
-      if (t.data == nullptr && !empty(t.shape)) refuse(ACLNN_ERR_PARAM_NULLPTR, name, " must have elements, got null");
+  return execute("aclnnConvolutionBackward", workspace, workspaceSize, executor, stream);
+}
+
+aclnnStatus aclnnConvTbcBackwardGetWorkspaceSize(const aclTensor* self, const aclTensor* input, const aclTensor* weight,
+                                                 const aclTensor* bias, int64_t pad, int8_t cubeMathType,
+                                                 aclTensor* gradInput, aclTensor* gradWeight, aclTensor* gradBias,
+                                                 uint64_t* workspaceSize, aclOpExecutor** executor) {
+  return guarded(kTbcFunction, kAclnn, [&] {
+    struct Given {
+      const char* name;
+      std::shared_ptr<TensorObject> tensor;
+      bool of_bias = false;
+      DType dtype{};
     };
-    need_elements(call->grad_output, "gradOutput");
-    need_elements(call->input, "input");
-    need_elements(call->weight, "weight");
-    static constexpr const char* kResults[] = {"gradInput", "gradWeight", "gradBias"};
-    for (std::size_t i = 0; i < 3; ++i)
-      if (call->mask[i]) need_elements(call->results[i], kResults[i]);
-    const auto queue = find_stream(stream);
-    if (!queue) refuse(ACLNN_ERR_PARAM_INVALID, "stream must be null or one of aclrtCreateStream, not destroyed");
-    if (!call->repeatable && !g_table<Executor>.remove(executor)) refuse(ACLNN_ERR_PARAM_INVALID, "executor has run");
-    queue->push([call, workspace] { call->run(workspace); });
+    std::array<Given, 7> given{{{"self", need<TensorObject>(self, "self")},
+                                {"input", need<TensorObject>(input, "input")},
+                                {"weight", need<TensorObject>(weight, "weight")},
+                                {"bias", need<TensorObject>(bias, "bias"), true},
+                                {kResults[0], need<TensorObject>(gradInput, kResults[0])},
+                                {kResults[1], need<TensorObject>(gradWeight, kResults[1])},
+                                {kResults[2], need<TensorObject>(gradBias, kResults[2]), true}}};
+    need_results(workspaceSize, executor);
+    for (Given& g : given) {
+      if (eight_bits(g.tensor->dtype))
+        refuse(ACLNN_ERR_PARAM_INVALID, g.name, " must be FLOAT, FLOAT16 or BF16, got 8 bits");
+      g.dtype = dtype_of(*g.tensor, g.name);
+    }
+    for (const auto& [name, t, of_bias, dtype] : given) {
+      if (t->format != ACL_FORMAT_ND && (of_bias || t->format != ACL_FORMAT_NCL))
+        refuse(ACLNN_ERR_PARAM_INVALID, name, " must have format ND", of_bias ? "" : " or NCL", ", got aclFormat ",
+               static_cast<int>(t->format));
+      if (const std::size_t rank = of_bias ? 1 : 3; t->shape.size() != rank)
+        refuse(ACLNN_ERR_PARAM_INVALID, name, " must have rank ", rank, ", got ", t->shape.size());
+    }
+    const Shape &x = given[1].tensor->shape, &w = given[2].tensor->shape;
+    if (empty(given[0].tensor->shape))
+      refuse(ACLNN_ERR_PARAM_INVALID, "self must not be empty, got ", Tuple{given[0].tensor->shape});
+    if (x[2] != w[1])
+      refuse(ACLNN_ERR_PARAM_INVALID, "input must have the channels of weight = ", w[1], ", got ", Tuple{x});
+    if (given[3].tensor->shape[0] != w[2])
+      refuse(ACLNN_ERR_PARAM_INVALID, "bias must have shape [", w[2], "], got ", Tuple{given[3].tensor->shape});
+    if (pad < 0) refuse(ACLNN_ERR_PARAM_INVALID, "pad must be at least 0, got ", pad);
+    const Wide steps = Wide{x[0]} + 2 * Wide{pad} + 1 - w[0];
+    const Shape output{static_cast<std::int64_t>(std::clamp(steps, Wide{0}, kMost)), x[1], w[2]};
+    if (given[0].tensor->shape != output)
+      refuse(ACLNN_ERR_PARAM_INVALID, "self must have shape ", Tuple{output}, ", got ", Tuple{given[0].tensor->shape});
+    check_mode(cubeMathType);
+
+    auto call = std::make_shared<Executor>();
+    call->grad_output_name = "self";
+    call->mask = {true, true, true};
+    const auto operand_of = [&](std::size_t i, const std::array<std::size_t, 3>& order) {
+      return permuted(operand(*given[i].tensor, given[i].dtype, given[i].name), order);
+    };
+    Request r;
+    r.function = kTbcFunction;
+    r.grad_output = call->grad_output = operand_of(0, kImageOfTbc);
+    r.input = call->input = operand_of(1, kImageOfTbc);
+    r.weight = call->weight = operand_of(2, kWeightOfTbc);
+    r.padding = {pad};
+    r.cube_math_type = static_cast<CubeMathType>(cubeMathType);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const Given& g = given[4 + i];
+      Tensor t = result(*g.tensor, g.dtype, given[1 + i].tensor->shape, g.name);
+      call->results[i] = i == 2 ? t : permuted(t, i == 0 ? kImageOfTbc : kWeightOfTbc);
+      r.result_dtypes[i] = g.dtype;
+      r.result_strides[i] = call->results[i].strides;
+    }
+    call->plan = Plan::make(r);
+    hand_over(std::move(call), workspaceSize, executor);
   });
+}
+
+aclnnStatus aclnnConvTbcBackward(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return execute("aclnnConvTbcBackward", workspace, workspaceSize, executor, stream);
 }

@@ -29,6 +29,7 @@ struct TensorObject {
 struct Executor {
   std::optional<Plan> plan;  ///< none: the input is empty, so gradWeight and gradBias are zeros
   Tensor grad_output, input, weight;
+  const char* grad_output_name = "gradOutput";
   std::array<Tensor, 3> results;
   std::array<std::size_t, 3> result_elements{};  ///< in memory
   std::array<bool, 3> mask{};

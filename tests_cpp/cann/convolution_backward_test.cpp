@@ -568,6 +568,32 @@ TEST(ConvolutionBackward, RefusesInPhaseTwo) {
   EXPECT_EQ(aclrtSynchronizeStream(nullptr), ACL_SUCCESS);
 }
 
+TEST(ConvolutionBackward, ElementsThatAreNotReadMayBeNull) {
+  const std::vector<std::uint8_t> masks[] = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {1, 1, 0}, {1, 0, 1}};
+  for (const auto& mask : masks) {
+    Call whole = two_dimensional();
+    whole.mask = mask;
+    whole.run();
+    Call c = two_dimensional();
+    c.mask = mask;
+    c.grad_output.null_elements = !mask[0] && !mask[1] && !mask[2];
+    c.input.null_elements = !mask[1];
+    c.weight.null_elements = !mask[0];
+    c.run();
+    EXPECT_EQ(c.grad_input.memory, whole.grad_input.memory);
+    EXPECT_EQ(c.grad_weight.memory, whole.grad_weight.memory);
+    EXPECT_EQ(c.grad_bias.memory, whole.grad_bias.memory);
+  }
+}
+
+TEST(ConvolutionBackward, EmptyResultsHaveAnyStrides) {
+  Call c = Call::of({{2, 2, 4, 4}}, {{2, 0, 4, 4}}, {{2, 0, 3, 3}}, {1, 1}, {1, 1}, {1, 1});
+  c.grad_input.strides = {16, 16, 4, 1};  // PyTorch's
+  c.grad_weight.strides = {0, 0, 0, 0};   // NumPy's
+  c.run();
+  expect_all(c.grad_bias, 0, "gradBias");
+}
+
 TEST(ConvolutionBackward, RefusesDestroyedAndForeignObjects) {
   Call c = two_dimensional();
   aclTensor* const tensor = c.input.make();

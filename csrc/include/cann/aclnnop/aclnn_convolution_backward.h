@@ -1,4 +1,5 @@
-// aclnnConvolutionBackward: the gradients of a convolution, as CANN's operator of this name computes them.
+// aclnnConvolutionBackward and aclnnConvTbcBackward: the gradients of a convolution, as CANN's operators of these names
+// compute them.
 #pragma once
 
 #include "aclnn/aclnn_base.h"
@@ -34,12 +35,27 @@ ACL_FUNC_VISIBILITY aclnnStatus aclnnConvolutionBackwardGetWorkspaceSize(
     aclTensor* gradInput, aclTensor* gradWeight, aclTensor* gradBias, uint64_t* workspaceSize,
     aclOpExecutor** executor);
 
-/// Gives the work to a stream. The workspace may be null where its size is 0; tensors' elements and the workspace are
-/// used until the stream is synchronised. Every mistake gives a code and leaves the executor as it was: null executor,
-/// workspace or elements ACLNN_ERR_PARAM_NULLPTR; a workspace too small, an executor that has run, an unknown stream
-/// ACLNN_ERR_PARAM_INVALID.
+/// Gives the work to a stream. The workspace may be null where its size is 0, and so may elements that no gradient
+/// asked for reads; tensors' elements and the workspace are used until the stream is synchronised. Every mistake gives
+/// a code and leaves the executor as it was: null executor, workspace or elements ACLNN_ERR_PARAM_NULLPTR; a workspace
+/// too small, an executor that has run, an unknown stream ACLNN_ERR_PARAM_INVALID.
 ACL_FUNC_VISIBILITY aclnnStatus aclnnConvolutionBackward(void* workspace, uint64_t workspaceSize,
                                                          aclOpExecutor* executor, aclrtStream stream);
+
+/// The gradients of a convolution along the time: self (T + 2 pad + 1 - K, B, Cout), the gradient of its output, input
+/// (T, B, Cin), weight (K, Cin, Cout) and bias (Cout) give gradInput, gradWeight and gradBias, of the shapes of input,
+/// weight and bias. All are needed; of bias only the shape counts. FLOAT, FLOAT16 or BF16 elements, also mixed, in
+/// format ND, those of rank 3 also NCL; self is not empty; strides, cubeMathType and codes are as above.
+ACL_FUNC_VISIBILITY aclnnStatus aclnnConvTbcBackwardGetWorkspaceSize(const aclTensor* self, const aclTensor* input,
+                                                                     const aclTensor* weight, const aclTensor* bias,
+                                                                     int64_t pad, int8_t cubeMathType,
+                                                                     aclTensor* gradInput, aclTensor* gradWeight,
+                                                                     aclTensor* gradBias, uint64_t* workspaceSize,
+                                                                     aclOpExecutor** executor);
+
+/// As aclnnConvolutionBackward.
+ACL_FUNC_VISIBILITY aclnnStatus aclnnConvTbcBackward(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                                     aclrtStream stream);
 
 #ifdef __cplusplus
 }
