@@ -251,6 +251,10 @@ TEST(Convert, RoundsOnceAndSaturatesOnRequest) {
   EXPECT_EQ(to(DType::hifloat8, true), (Codes{0x09, 0x6e, 0xee, 0x00, 0xee, 0x14}));
   EXPECT_EQ(to(DType::float8_e4m3fn, true), (Codes{0x39, 0x7e, 0xfe, 0x00, 0xfe, 0x44}));
   EXPECT_THROW(to(DType::float16, true), Error);
+  EXPECT_THROW(to(static_cast<DType>(10), false), Error);
+  EXPECT_THROW(convert(codes.data(), DType::float16, values.data(), static_cast<DType>(99), 1), Error);
+  EXPECT_THROW(convert(codes.data(), DType::float16, values.data(), DType::float64, -1), Error);
+  EXPECT_STREQ(name_of(static_cast<DType>(10)), "no type");
   // Blocks of all lengths.
   std::vector<float> many(3000), back(3000);
   for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<float>(i % 17);

@@ -65,6 +65,7 @@ TEST(MemoryFormats, RefuseWhatDoesNotFit) {
   EXPECT_THROW(packed_shape(MemoryFormat::fractal_z, {4, 2, 3, 1}, 1, kMost), Error);
   EXPECT_THROW(packed_shape(MemoryFormat::fractal_z, {kMost, kMost, 1, 1}, 1, 8), Error);
   EXPECT_THROW(packed_shape(MemoryFormat::fractal_z, {kMost, 1, 1, 1}, kMost, 8), Error);
+  EXPECT_THROW(packed_shape(static_cast<MemoryFormat>(10), {4, 2, 3, 1}, 1, 8), Error);
   std::uint32_t element = 0;
   EXPECT_THROW(convert_format(&element, MemoryFormat::nchw, &element, MemoryFormat::nchw, {1, 1, 1, 1}, 3, 1, 8),
                Error);

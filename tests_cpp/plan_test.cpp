@@ -608,6 +608,12 @@ INSTANTIATE_TEST_SUITE_P(, BackwardRefuses,
                              {"GradInputStrides", [](Data& d) { d.results()[0].strides = {1, 1, 1, 1, 1}; }},
                              {"GradWeightShape", [](Data& d) { d.results()[1].shape = {40, 24}; }},
                              {"GradBiasShape", [](Data& d) { d.results()[2].shape = {39}; }},
+                             {"GradOutputMemory", [](Data& d) { d.grad_output().data = nullptr; }},
+                             {"InputMemory", [](Data& d) { d.input().data = nullptr; }},
+                             {"WeightMemory", [](Data& d) { d.weight().data = nullptr; }},
+                             {"GradInputMemory", [](Data& d) { d.results()[0].data = nullptr; }},
+                             {"GradBiasMemory", [](Data& d) { d.results()[2].data = nullptr; }},
+                             {"HugeShape", [](Data& d) { d.grad_output().shape = Shape(5, INT64_MAX); }},
                              {"GradBiasType", [](Data& d) { d.results()[2].dtype = DType::float64; }},
                          }),
                          testing::PrintToStringParamName());
@@ -624,6 +630,9 @@ INSTANTIATE_TEST_SUITE_P(, ForwardRefuses,
                              {"InputType", [](Data& d) { d.input().dtype = DType::bfloat16; }},
                              {"WeightStrides", [](Data& d) { d.weight().strides = {1, 40, 960, 960, 2880}; }},
                              {"OutputShape", [](Data& d) { ++d.results()[0].shape[2]; }},
+                             {"InputMemory", [](Data& d) { d.input().data = nullptr; }},
+                             {"OutputMemory", [](Data& d) { d.results()[0].data = nullptr; }},
+                             {"BiasMemory", [](Data& d) { d.bias().data = nullptr; }},
                              {"BiasShape", [](Data& d) { d.bias().shape = {41}; }},
                              {"BiasType", [](Data& d) { d.bias().dtype = DType::float64; }},
                              {"BiasStrides", [](Data& d) { d.bias().strides = {0}; }},
@@ -648,6 +657,36 @@ TEST_F(PlanTest, OfABiasNeedsItAndOthersRefuseIt) {
   EXPECT_THROW(with.forward(data.input(), data.weight(), nullptr, data.results()[0]), Error);
   r.bias.reset();
   EXPECT_THROW(Plan::make(r).forward(data.input(), data.weight(), &bias, data.results()[0]), Error);
+}
+
+TEST_F(PlanTest, WhatIsNotReadNeedsNoMemory) {
+  for (const std::array<bool, 3> mask : {std::array{true, false, false}, {false, true, false}, {false, false, true}}) {
+    Request r = backward(kDense);
+    r.output_mask = mask;
+    const Plan plan = Plan::make(r);
+    Data all(r, plan), some(r, plan);
+    all.run(plan);
+    if (!mask[1]) some.input().data = nullptr;
+    if (!mask[0]) some.weight().data = nullptr;
+    some.run(plan);
+    EXPECT_EQ(all.values(), some.values());
+  }
+}
+
+TEST_F(PlanTest, OfPackedGroupsRefusesOtherGroups) {
+  const Problem p = problem(1, 2, 3, 4, {1, 5, 5}, {1, 1, 1});
+  Request r = backward(p);
+  r.output_mask = {true, false, false};
+  r.weight.packing = Packing{MemoryFormat::fractal_z_3d, 0, 2};
+  const Plan plan = Plan::make(r);
+  const std::vector<std::int64_t> room(1 << 12);
+  std::vector<std::int64_t> result(1 << 12);
+  void* const data = const_cast<std::int64_t*>(room.data());
+  r.grad_output->data = r.input.data = r.weight.data = data;
+  const Tensor dx{result.data(), DType::float32, r.input.shape, {}};
+  plan.backward(*r.grad_output, r.input, r.weight, {dx, {}, {}});
+  r.weight.packing->groups = 1;
+  EXPECT_THROW(plan.backward(*r.grad_output, r.input, r.weight, {dx, {}, {}}), Error);
 }
 
 // The strides of one block of channels are those of a plain tensor, but the lanes that no channel has are written, too.

@@ -118,8 +118,8 @@ inline bool in_runs(const View& v, const Index3& box) {
 /// Strides of a dense tensor in C order.
 inline Index5 dense_strides(const Index5& size) {
   Index5 stride;
-  Index dense = 1;
-  for (std::size_t a = 5; a-- > 0; dense *= size[a]) stride[a] = dense;
+  std::uint64_t dense = 1;  // wraps where sizes are those that no plan was made for
+  for (std::size_t a = 5; a-- > 0; dense *= static_cast<std::uint64_t>(size[a])) stride[a] = static_cast<Index>(dense);
   return stride;
 }
 

@@ -176,6 +176,9 @@ struct Tiles {
     const Request r = conv3d_backprop_input_request(op, read_ints({function, "input_size"}, input_size), w, dy);
     InputTiling tiling = tiling_of(r, to_int({function, "cores"}, cores));
     change(tiling, function, changes);
+    if (tiling.batch != r.input.shape[0])
+      throw Error(ErrorKind::value, std::string(function) + ": batch must be that of input_size = " +
+                                        std::to_string(r.input.shape[0]) + ", got " + std::to_string(tiling.batch));
     const Shape &x_shape = r.input.shape, &w_shape = r.weight.shape, &y_shape = r.grad_output->shape;
     return {dy.dtype,
             {x_shape, w_shape, y_shape},

@@ -27,6 +27,11 @@ void convert_through(void* to, DType to_type, const void* from, DType from_type,
 }  // namespace
 
 void convert(void* to, DType to_type, const void* from, DType from_type, std::int64_t count, bool saturate) {
+  for (const DType t : {to_type, from_type})
+    if (t > DType::bfloat16_as_float16)
+      throw Error(ErrorKind::value,
+                  "convert: types must be those of DType, got number " + std::to_string(static_cast<int>(t)));
+  if (count < 0) throw Error(ErrorKind::value, "convert: count must be at least 0, got " + std::to_string(count));
   const bool hifloat8 = to_type == DType::hifloat8;
   if (saturate && !hifloat8 && to_type != DType::float8_e4m3fn)
     throw Error(ErrorKind::value, std::string("convert: saturate must be false unless the type is float8_e4m3fn or "

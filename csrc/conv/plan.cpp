@@ -139,6 +139,7 @@ struct Plan::Impl {
   void make_pass(const Request& request, std::size_t i);
   std::size_t scratch_bytes() const;
   std::size_t workspace_bytes() const;
+  void check_memory(const std::array<View, 3>& in, const std::array<void*, 3>& results, const View& bias) const;
   void run(const std::array<View, 3>& in, const std::array<void*, 3>& results, const View& bias,
            std::span<std::byte> workspace) const;
 
@@ -240,14 +241,15 @@ std::size_t Plan::Impl::scratch_bytes() const {
 // Behind it, where results are accumulated, the gradient that is to be added.
 std::size_t Plan::Impl::workspace_bytes() const {
   if (!accumulate) return scratch_bytes();
-  Index gradient = 0;
+  std::size_t gradient = 0;
   for (const Output& o : outputs)
-    if (o.pass) gradient = std::max(gradient, o.out.elements() * static_cast<Index>(size_of(o.out.view.dtype)));
-  return static_cast<std::size_t>(round_up(static_cast<Index>(scratch_bytes()), 64) + gradient);
+    if (o.pass) gradient = std::max(gradient, static_cast<std::size_t>(o.out.elements()) * size_of(o.out.view.dtype));
+  return static_cast<std::size_t>(round_up(static_cast<Index>(scratch_bytes()), 64)) + gradient;
 }
 
 void Plan::Impl::run(const std::array<View, 3>& in_, const std::array<void*, 3>& results, const View& bias,
                      std::span<std::byte> workspace) const {
+  check_memory(in_, results, bias);
   const std::size_t bytes = workspace_bytes();
   std::optional<Arena> arena;
   if (workspace.empty() && bytes > 0) workspace = {arena.emplace(bytes).data(), bytes};
@@ -270,6 +272,24 @@ void Plan::Impl::run(const std::array<View, 3>& in_, const std::array<void*, 3>&
     output.pass->run(o, workspace.data());
     for (Index n = 0; n < out.samples && accumulate; ++n) add(out.at(n), target.at(n), threads);
   }
+}
+
+// What a pass reads and what is wanted must be somewhere.
+void Plan::Impl::check_memory(const std::array<View, 3>& in_, const std::array<void*, 3>& results,
+                              const View& bias) const {
+  const auto need = [](const void* data, bool empty, const char* name) {
+    if (data == nullptr && !empty)
+      throw Error(ErrorKind::value, std::string("Plan: ") + name + " must have memory, got null");
+  };
+  static constexpr const char* kNames[] = {"grad_output", "input", "weight"};
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (!outputs[i].wanted) continue;
+    need(results[i], outputs[i].out.elements() == 0, is_backward ? kGradients[i] : "output");
+    for (std::size_t operand = is_backward ? 0 : 1; operand < 3 && outputs[i].pass; ++operand)
+      if (!is_backward || operand == 0 || operand + i == 2)  // grad_output, and the other one of input and weight
+        need(in_[operand].data, in_[operand].empty(), kNames[operand]);
+  }
+  if (planned_bias) need(bias.data, planned_bias->empty(), "bias");
 }
 
 const std::array<Result, 3>& Plan::results() const noexcept { return impl_->checked.results; }
@@ -330,9 +350,14 @@ void match(const View& v, const View& plan, const char* name, bool empty = false
   if (v.dtype != plan.dtype || v.size != plan.size || (!placed && !empty)) refuse(name);
 }
 
+void check_groups(const Tensor& t, Index groups, const char* name) {
+  if (t.packing && t.packing->groups != 0 && t.packing->groups != groups) refuse(name);
+}
+
 View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatched, const char* name,
                 Index groups = 1) {
   if (t.shape.size() != rank || (!t.strides.empty() && t.strides.size() != rank)) refuse(name);
+  check_groups(t, groups, name);
   View v = five_axes(t, unbatched, groups);
   match(v, as_stored(plan), name);
   v.dtype = plan.dtype;
@@ -343,6 +368,7 @@ View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatc
 void match(const Tensor& t, std::size_t i, bool per_sample, const Checked& c, const Results& planned,
            const char* name) {
   if (t.shape != c.results[i].shape || (!t.strides.empty() && t.strides.size() != t.shape.size())) refuse(name);
+  check_groups(t, i == 1 ? c.problem.groups : 1, name);
   const Results given = results_in(t, i, per_sample, c);
   match(given.view, planned.view, name, given.samples == 0);
   // A format of one block of channels has the strides of a plain tensor, but room for all lanes, which are cleared.

@@ -177,11 +177,19 @@ void check_strides(const Request& r, const char* name, bool is_image, const Resu
        " elements (", name, ".shape=", Tuple{as_given(shape)}, ")");
 }
 
+// What a C++ caller can get wrong in an enumeration and no other caller can.
+template <typename E>
+void check_choice(const Request& r, const char* name, E value, E last) {
+  if (value > last)
+    fail(r, name, " must be one of its enumerators, up to ", static_cast<int>(last), ", got ", static_cast<int>(value));
+}
+
 // A format must be one for such tensors and sizes. An image has no groups.
 void check_packing(const Request& r, const char* name, const Shape& shape, DType dtype,
                    const std::optional<Packing>& packing, const Shape& strides, std::optional<Index> groups = {}) {
   if (!packing) return;
   const MemoryFormat format = packing->format;
+  check_choice(r, name, format, MemoryFormat::fractal_z_3d);
   if (!groups && (format == MemoryFormat::fractal_z || format == MemoryFormat::fractal_z_3d))
     fail(r, name, " must have a format of images, got ", name_of(format));
   if (groups && packing->groups != 0 && packing->groups != *groups)
@@ -211,6 +219,23 @@ Dims per_dimension(const Request& r, const char* name, const Shape& values, std:
     result[3 - dims + i] = value;
   }
   return result;
+}
+
+// Members of a request that say nothing of such a call would be lost without a word.
+void check_members(const Request& r) {
+  check_choice(r, "algorithm", r.algorithm, Algorithm::winograd);
+  check_choice(r, "precision", r.precision, Precision::fast);
+  check_choice(r, "padding_mode", r.padding_mode, PaddingMode::same);
+  check_choice(r, "soc", r.soc, Soc::ascend910);
+  if (r.grad_output) check_choice(r, "grad_output.dtype", r.grad_output->dtype, DType::bfloat16_as_float16);
+  check_choice(r, "input.dtype", r.input.dtype, DType::bfloat16_as_float16);
+  check_choice(r, "weight.dtype", r.weight.dtype, DType::bfloat16_as_float16);
+  if (r.bias) check_choice(r, "bias.dtype", r.bias->dtype, DType::bfloat16_as_float16);
+  if (r.grad_output ? r.bias.has_value() : r.bias_sizes.has_value())
+    fail(r, r.grad_output ? "bias must be absent where grad_output is given"
+                          : "bias_sizes must be absent where grad_output is");
+  if (!r.grad_output && (r.accumulate || r.per_sample))
+    fail(r, r.accumulate ? "accumulate" : "per_sample", " must be false where grad_output is absent, got true");
 }
 
 // fp16 and bf16 meet in float32; else the wider of the two.
@@ -268,6 +293,7 @@ void check_dtypes(const Request& r, Checked& result) {
   for (std::size_t i = 0; i < (backward ? 3 : 1); ++i) {
     const DType t = r.result_dtypes[i].value_or(results[i].dtype);
     const char* const name = results[i].name;
+    check_choice(r, name, t, DType::bfloat16_as_float16);
     if (storage_of(t) != t) fail_type(r, name, ".dtype must be a type of tensors, got ", name_of(t));
     if (i == 2 ? has_eight_bits(t) : has_eight_bits(t) && t != first)
       fail_type(r, name, ".dtype must ",
@@ -316,6 +342,7 @@ Problem parse_problem(const std::string& text) {
 
 Checked check(const Request& r) {
   Checked result;
+  check_members(r);
   check_dtypes(r, result);
   const Shape& input = r.input.shape;
   const Shape& weight = r.weight.shape;

@@ -40,6 +40,8 @@ Index blocks(Index size, Index block) { return size / block + (size % block != 0
 class Layout {
  public:
   Layout(MemoryFormat format, const Shape& shape, Index groups, Index c0) : format_(format), c0_(c0), groups_(groups) {
+    if (format > MemoryFormat::fractal_z_3d)
+      fail("a format must be a MemoryFormat, up to 9, got ", std::to_string(static_cast<int>(format)));
     const Row& r = row(format);
     if (shape.size() != r.rank)
       fail(r.name, " must have ", std::to_string(r.rank), " axes, got ", std::to_string(shape.size()));

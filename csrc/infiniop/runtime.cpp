@@ -1,4 +1,8 @@
 // Face infiniop: the runtime, handles and tensor descriptors.
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <limits>
 
@@ -14,7 +18,11 @@ using namespace convbwd::infiniop;
 namespace {
 
 struct Stream {};
-struct Event {};
+using Clock = std::chrono::steady_clock;
+struct Event {
+  bool timed = true;
+  std::atomic<Clock::rep> recorded{0};  // 0: never
+};
 
 template <class T>
 void need_out(T* pointer, const char* name) {
@@ -60,7 +68,22 @@ void copy(void* dst, const void* src, std::size_t size, infinirtMemcpyKind_t kin
 void check_stream(infinirtStream_t stream) {
   if (stream) need<Stream>(stream, "stream", INFINI_STATUS_NULL_POINTER);
 }
-void check_event(infinirtEvent_t event) { need<Event>(event, "event", INFINI_STATUS_NULL_POINTER); }
+std::shared_ptr<Event> check_event(infinirtEvent_t event, const char* name = "event") {
+  return need<Event>(event, name, INFINI_STATUS_NULL_POINTER);
+}
+Clock::rep time_of(infinirtEvent_t event, const char* name) {
+  const auto found = check_event(event, name);
+  const Clock::rep recorded = found->recorded;
+  if (!found->timed) refuse(INFINI_STATUS_BAD_PARAM, name, " must have been made with timing");
+  if (recorded == 0) refuse(INFINI_STATUS_BAD_PARAM, name, " must have been recorded");
+  return recorded;
+}
+
+void check_device(infiniDevice_t device, int device_id) {
+  if (device != INFINI_DEVICE_CPU)
+    refuse(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "device must be INFINI_DEVICE_CPU, got ", static_cast<int>(device));
+  if (device_id != 0) refuse(INFINI_STATUS_DEVICE_NOT_FOUND, "device_id must be 0, got ", device_id);
+}
 
 }  // namespace
 
@@ -88,10 +111,7 @@ infiniStatus_t infinirtGetDeviceCount(infiniDevice_t device, int* count) {
 infiniStatus_t infinirtSetDevice(infiniDevice_t device, int device_id) {
   return status_of("infinirtSetDevice", [&] {
     t_has_device = device == INFINI_DEVICE_CPU && device_id == 0;
-    if (device != INFINI_DEVICE_CPU)
-      refuse(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "device must be INFINI_DEVICE_CPU, got ",
-             static_cast<int>(device));
-    if (device_id != 0) refuse(INFINI_STATUS_DEVICE_NOT_FOUND, "device_id must be 0, got ", device_id);
+    check_device(device, device_id);
   });
 }
 
@@ -99,6 +119,17 @@ infiniStatus_t infinirtGetDevice(infiniDevice_t* device, int* device_id) {
   return status_of("infinirtGetDevice", [&] {
     if (device) *device = INFINI_DEVICE_CPU;
     if (device_id) *device_id = 0;
+  });
+}
+
+infiniStatus_t infinirtGetMemInfo(infiniDevice_t device, int device_id, size_t* free_bytes, size_t* total_bytes) {
+  return status_of("infinirtGetMemInfo", [&] {
+    check_device(device, device_id);
+    need_out(free_bytes, "free_bytes");
+    need_out(total_bytes, "total_bytes");
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    *free_bytes = static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * page;
+    *total_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * page;
   });
 }
 
@@ -121,14 +152,28 @@ infiniStatus_t infinirtStreamWaitEvent(infinirtStream_t stream, infinirtEvent_t 
   return status_of("infinirtStreamWaitEvent", [&] { check_stream(stream), check_event(event); });
 }
 
-infiniStatus_t infinirtEventCreate(infinirtEvent_t* event) {
-  return status_of("infinirtEventCreate", [&] {
+static infiniStatus_t create_event(const char* function, infinirtEvent_t* event, std::uint32_t flags) {
+  return status_of(function, [&] {
     need_out(event, "event_ptr");
-    *event = g_table<Event>.insert(std::make_shared<Event>());
+    if ((flags & ~std::uint32_t{INFINIRT_EVENT_DISABLE_TIMING | INFINIRT_EVENT_BLOCKING_SYNC}) != 0)
+      refuse(INFINI_STATUS_BAD_PARAM, "flags must be those of infinirtEventFlags_t, got ", flags);
+    auto made = std::make_shared<Event>();
+    made->timed = (flags & INFINIRT_EVENT_DISABLE_TIMING) == 0;
+    *event = g_table<Event>.insert(std::move(made));
   });
 }
+infiniStatus_t infinirtEventCreate(infinirtEvent_t* event) {
+  return create_event("infinirtEventCreate", event, INFINIRT_EVENT_DEFAULT);
+}
+infiniStatus_t infinirtEventCreateWithFlags(infinirtEvent_t* event, uint32_t flags) {
+  return create_event("infinirtEventCreateWithFlags", event, flags);
+}
 infiniStatus_t infinirtEventRecord(infinirtEvent_t event, infinirtStream_t stream) {
-  return status_of("infinirtEventRecord", [&] { check_event(event), check_stream(stream); });
+  return status_of("infinirtEventRecord", [&] {
+    const auto found = check_event(event);
+    check_stream(stream);
+    found->recorded = Clock::now().time_since_epoch().count();
+  });
 }
 infiniStatus_t infinirtEventQuery(infinirtEvent_t event, infinirtEventStatus_t* status) {
   return status_of("infinirtEventQuery", [&] {
@@ -142,6 +187,14 @@ infiniStatus_t infinirtEventSynchronize(infinirtEvent_t event) {
 }
 infiniStatus_t infinirtEventDestroy(infinirtEvent_t event) {
   return status_of("infinirtEventDestroy", [&] { destroy<Event>(event, "event", INFINI_STATUS_NULL_POINTER); });
+}
+
+infiniStatus_t infinirtEventElapsedTime(float* ms, infinirtEvent_t start, infinirtEvent_t end) {
+  return status_of("infinirtEventElapsedTime", [&] {
+    need_out(ms, "ms_ptr");
+    const Clock::rep first = time_of(start, "start"), last = time_of(end, "end");
+    *ms = std::chrono::duration<float, std::milli>(Clock::duration(last - first)).count();
+  });
 }
 
 infiniStatus_t infinirtMalloc(void** pointer, size_t size) {

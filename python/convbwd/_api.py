@@ -195,7 +195,7 @@ def convolution_backward(
       left to "strict".
     - "fast": also F(4x4, 3x3) and F(3x3, 4x4) with 36 products, a quarter of the multiplications (F(2x2, 3x3): 4
       ninths), along one of the last two F(4, 3) with 6, and Fourier transforms of tiles for windows of 4 taps and more,
-      a third to a seventeenth of the multiplications. The largest error of a result was measured at up to 4.5
+      a third to a seventeenth of the multiplications. The largest error of a result was measured at up to 4.1
       times that of PyTorch's sums, with Fourier transforms about that of straight sums, and stays below 16 eps of
       the largest element for normally distributed operands. Integers are not exact.
 

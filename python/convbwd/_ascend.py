@@ -45,7 +45,7 @@ def conv3d_backprop_input(
         In the order of `data_format`; those of N and C are 1. Strides of H and W are up to 63, of D up to 255,
         dilations up to 255.
     pads : sequence of 6 int, or None where `padding` is given
-        Zeros at the front, back, top, bottom, left and right of the input, up to 255.
+        Zeros at the front, back, top, bottom, left and right of the input, up to 255. Six times -1 is ``"SAME"``.
     groups : int, optional
         Number of groups of channels, up to 65535. It follows from the channels; another number than 1 must agree.
     data_format : {"NDHWC", "NCDHW"}, optional

@@ -237,6 +237,52 @@ TEST(Kernel, RunsOnEachCore) {
   AscendC::GmFree(places);
 }
 
+// The first core clears what all of them add to; then each sees what all have added.
+void __global__ __aicore__ synchronised(GM_ADDR sums, GM_ADDR seen, GM_ADDR workspace) {
+  AscendC::SetSysWorkspace(workspace);
+  AscendC::GlobalTensor<uint8_t> output;
+  output.SetGlobalBuffer(sums, 2);
+  const auto core = static_cast<uint8_t>(AscendC::GetBlockIdx());
+  if (core == 3) return;  // one that has nothing to do
+  if (core == 2) AscendC::InitOutput(output, 2);
+  AscendC::SyncAll();
+  sums[0] = static_cast<uint8_t>(sums[0] + core + 1);
+  AscendC::SyncAll();
+  seen[core] = sums[0];
+  AscendC::GetUserWorkspace(workspace)[core] = static_cast<uint8_t>(AscendC::TilingKey());
+  if (core == 4) throw std::runtime_error("of the fifth");
+}
+
+TEST(Kernel, CoresWaitForEachOther) {
+  uint8_t sums[2] = {200, 200}, seen[5] = {}, workspace[5] = {};
+  ICPU_SET_TILING_KEY(7);
+  try {
+    ICPU_RUN_KF(synchronised, 5, sums, seen, workspace);
+    FAIL() << "the failure of a core was lost";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "of the fifth");
+  }
+  ICPU_SET_TILING_KEY(0);
+  EXPECT_EQ(sums[0], 1 + 2 + 3 + 5);
+  EXPECT_EQ(sums[1], 0);
+  for (const int core : {0, 1, 2, 4}) {
+    EXPECT_EQ(seen[core], 11) << core;
+    EXPECT_EQ(workspace[core], 7) << core;
+  }
+  EXPECT_EQ(AscendC::GetBlockNum(), 1);
+}
+
+TEST(Kernel, OutputsAreClearedWithinTheirMemory) {
+  half values[3] = {half(1.0f), half(2.0f), half(3.0f)};
+  AscendC::GlobalTensor<half> output;
+  output.SetGlobalBuffer(values, 2);
+  AscendC::InitOutput<half>(output, 2, 0);
+  EXPECT_EQ(static_cast<float>(values[1]), 0);
+  EXPECT_EQ(static_cast<float>(values[2]), 3);
+  EXPECT_THROW(AscendC::InitOutput<half>(output, 3), std::runtime_error);
+  AscendC::SyncAll();  // of one core
+}
+
 TEST(Kernel, NumbersOf16BitsAreRoundedOnce) {
   EXPECT_EQ(half(1 + 0x1p-11f).bits, 0x3c00);  // ties to even
   EXPECT_EQ(half(1 + 0x1.8p-10f).bits, 0x3c02);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -384,6 +385,39 @@ TEST(Runtime, OtherOperatorsAreNotImplemented) {
   EXPECT_STREQ(infiniopGetRecentErrMsg(), "infiniopCreateConvDescriptor: ConvBackward is the only operator here");
   EXPECT_EQ(infiniopLayerNorm(nullptr), INFINI_STATUS_NOT_IMPLEMENTED);
   EXPECT_EQ(desc, nullptr);
+}
+
+TEST(Runtime, EventsMeasureTime) {
+  infinirtEvent_t start = nullptr, end = nullptr, untimed = nullptr;
+  float ms = -1;
+  ASSERT_EQ(infinirtEventCreate(&start), INFINI_STATUS_SUCCESS);
+  ASSERT_EQ(infinirtEventCreateWithFlags(&end, INFINIRT_EVENT_BLOCKING_SYNC), INFINI_STATUS_SUCCESS);
+  ASSERT_EQ(infinirtEventCreateWithFlags(&untimed, INFINIRT_EVENT_DISABLE_TIMING), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infinirtEventCreateWithFlags(&untimed, 4), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtEventRecord(start, nullptr), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infinirtEventElapsedTime(&ms, start, end), INFINI_STATUS_BAD_PARAM);
+  EXPECT_STREQ(infiniopGetRecentErrMsg(), "infinirtEventElapsedTime: end must have been recorded");
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  for (infinirtEvent_t event : {end, untimed}) EXPECT_EQ(infinirtEventRecord(event, nullptr), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infinirtEventElapsedTime(&ms, start, untimed), INFINI_STATUS_BAD_PARAM);
+  EXPECT_EQ(infinirtEventElapsedTime(nullptr, start, end), INFINI_STATUS_NULL_POINTER);
+  EXPECT_EQ(ms, -1);
+  EXPECT_EQ(infinirtEventElapsedTime(&ms, start, end), INFINI_STATUS_SUCCESS);
+  EXPECT_GE(ms, 2);
+  EXPECT_EQ(infinirtEventElapsedTime(&ms, end, start), INFINI_STATUS_SUCCESS);
+  EXPECT_LE(ms, -2);
+  for (infinirtEvent_t event : {start, end, untimed}) EXPECT_EQ(infinirtEventDestroy(event), INFINI_STATUS_SUCCESS);
+  EXPECT_EQ(infinirtEventElapsedTime(&ms, start, end), INFINI_STATUS_BAD_PARAM);
+}
+
+TEST(Runtime, MemInfo) {
+  std::size_t free = 0, total = 0;
+  EXPECT_EQ(infinirtGetMemInfo(INFINI_DEVICE_CPU, 0, &free, &total), INFINI_STATUS_SUCCESS);
+  EXPECT_LT(0U, free);
+  EXPECT_LE(free, total);
+  EXPECT_EQ(infinirtGetMemInfo(INFINI_DEVICE_NVIDIA, 0, &free, &total), INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
+  EXPECT_EQ(infinirtGetMemInfo(INFINI_DEVICE_CPU, 1, &free, &total), INFINI_STATUS_DEVICE_NOT_FOUND);
+  EXPECT_EQ(infinirtGetMemInfo(INFINI_DEVICE_CPU, 0, nullptr, &total), INFINI_STATUS_NULL_POINTER);
 }
 
 TEST(Runtime, StreamsAndEvents) {

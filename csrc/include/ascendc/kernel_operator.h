@@ -1,9 +1,11 @@
-// Ascend C on a processor: what kernels of convolutions use of it. A core is a turn of a loop (tikicpulib.h), global
-// memory is memory.
+// Ascend C on a processor: what kernels of convolutions use of it. Cores take turns (tikicpulib.h), global memory is
+// memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 
 #include "convbwd_ascendc.h"
 
@@ -15,6 +17,7 @@
 // A core is one for matrices, which is what kernels of convolutions run on.
 #define ASCEND_IS_AIC (true)
 #define ASCEND_IS_AIV (false)
+#define KERNEL_TASK_TYPE(key, type)
 #define KERNEL_TASK_TYPE_DEFAULT(type)
 #define TILING_KEY_IS(key) (AscendC::TilingKey() == (key))
 
@@ -70,9 +73,19 @@ class GlobalTensor {
   T* end_ = nullptr;
 };
 
-/// The turn of the loop.
+/// Lets cores wait for each other.
+class Cores {
+ public:
+  virtual void Wait(int64_t index) = 0;
+
+ protected:
+  ~Cores() = default;
+};
+
+/// The core whose turn it is.
 struct Block {
   int64_t index = 0, number = 1;
+  Cores* cores = nullptr;
 
   static Block& Current() {
     static thread_local Block block;
@@ -86,6 +99,25 @@ inline uint64_t& TilingKey() {
 }
 inline int64_t GetBlockIdx() { return Block::Current().index; }
 inline int64_t GetBlockNum() { return Block::Current().number; }
+
+/// No core goes on before all have come here, or have ended.
+template <bool isAIVOnly = true>
+inline void SyncAll() {
+  if (const Block& block = Block::Current(); block.cores != nullptr) block.cores->Wait(block.index);
+}
+
+/// Fills `size` elements, as kernels do with their output where the tiling has initOutputFlag. Throws
+/// std::runtime_error where the tensor is known to have less.
+template <class T>
+inline void InitOutput(GlobalTensor<T> gmWorkspaceAddr, uint32_t size, T value = 0) {
+  if (gmWorkspaceAddr.Memory().end != nullptr && size > gmWorkspaceAddr.GetSize())
+    throw std::runtime_error("InitOutput: size must be at most that of the tensor");
+  std::fill_n(gmWorkspaceAddr.GetPhyAddr(), size, value);
+}
+
+/// Of a workspace nothing is the system's.
+inline void SetSysWorkspace(GM_ADDR) {}
+inline GM_ADDR GetUserWorkspace(GM_ADDR workspace) { return workspace; }
 
 }  // namespace AscendC
 

@@ -14,7 +14,8 @@ namespace convbwd {
 struct Conv3DBackprop {
   const char* function = "conv3d_backprop";  ///< begins every message
   Shape strides;                             ///< of N and C 1, of D from 1 to 255, of H and W from 1 to 63
-  Shape pads;  ///< front, back, top, bottom, left, right, from 0 to 255; not read where `padding` is set
+  /// Front, back, top, bottom, left, right, from 0 to 255; six times -1 is `same`. Not read where `padding` is set.
+  Shape pads;
   Shape dilations{1, 1, 1, 1, 1};                  ///< of N and C 1, else from 1 to 255
   std::int64_t groups = 1;                         ///< up to 65535; 1 stands for what the channels say
   MemoryFormat data_format = MemoryFormat::ndhwc;  ///< of images: or ncdhw

@@ -61,7 +61,8 @@ struct Request {
   std::array<const char*, 3> result_names{"grad_input", "grad_weight", "grad_bias"};
   std::array<Shape, 3> result_strides;  ///< where results will be written; empty: dense, in (N, *spatial, C) order
                                         ///< where channels_last says so
-  std::array<std::optional<Packing>, 3> result_packings;  ///< or in such a format; its lanes without elements become 0
+  std::array<std::optional<Packing>, 3> result_packings;  ///< or in such a format; its lanes without elements become 0,
+                                                          ///< where results are accumulated they stay
   std::array<std::optional<DType>, 3> result_dtypes;      ///< what results will be rounded to; empty: see Plan::results
   Algorithm algorithm = Algorithm::automatic;
   Precision precision = Precision::default_;  ///< of what `automatic` chooses
@@ -95,7 +96,9 @@ CONVBWD_API void set_num_threads(int threads);  ///< throws Error(value) unless 
 CONVBWD_API int get_num_threads();
 
 /// How one call will be carried out: immutable, made without touching tensor memory, safe to execute from many threads
-/// at once. `make` raises every user error (class Error).
+/// at once. `make` raises every user error of a request (class Error), and Error(value) where CONVBWD_ISA names no
+/// instruction set of this machine; std::bad_alloc where there is no memory for the plan itself. One that was moved
+/// from can only be assigned to or destroyed.
 class CONVBWD_API Plan {
  public:
   static Plan make(const Request& request, int threads = get_num_threads());  ///< throws unless threads >= 1
@@ -113,7 +116,9 @@ class CONVBWD_API Plan {
   /// Algorithm, tiles and workspace of each pass, a line each.
   std::string explain() const;
 
-  /// Tensors must have the dtypes, shapes and strides that the plan was made for, else Error(value). Elements of a
+  /// Tensors must have the dtypes, shapes and strides that the plan was made for, and memory where they have elements
+  /// (operands: where a gradient that is wanted reads them), else Error(value). Addresses of results are multiples of
+  /// the size of an element. Elements of a
   /// result must not overlap each other or an operand. A result that the mask leaves out is not touched. The workspace,
   /// where one is given, must hold workspace_bytes(), aligned to 64, else Error(value).
   void backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
@@ -132,7 +137,8 @@ class CONVBWD_API Plan {
 };
 
 /// Converts `count` elements, each rounded once. `saturate` is for 8-bit types: what is beyond the largest number
-/// becomes that, NaN becomes 0. Throws Error(value) where it is asked for another type.
+/// becomes that, NaN becomes 0. The arrays do not overlap. Throws Error(value) for a count below 0, and for `saturate`
+/// with another type.
 CONVBWD_API void convert(void* to, DType to_type, const void* from, DType from_type, std::int64_t count,
                          bool saturate = false);
 

@@ -52,7 +52,8 @@ constexpr int significand_bits(DType t) noexcept {
 constexpr const char* name_of(DType t) noexcept {
   constexpr const char* names[] = {"float64",  "float32", "float16", "bfloat16",           "float8_e4m3fn",
                                    "hifloat8", "hf32",    "hf32_10", "float32_as_float16", "bfloat16_as_float16"};
-  return names[static_cast<int>(t)];
+  const auto i = static_cast<std::size_t>(t);
+  return i < sizeof names / sizeof *names ? names[i] : "no type";
 }
 
 /// What `Algorithm::automatic` may choose from. `strict`: sums of products alone, whose error is bounded element by

@@ -1,6 +1,8 @@
 // The runtime of InfiniCore on its only device here, the processor.
 #pragma once
 
+#include <stdint.h>
+
 #include "infinicore.h"
 
 #ifdef __cplusplus
@@ -21,6 +23,9 @@ INFINI_API infiniStatus_t infinirtGetDeviceCount(infiniDevice_t device, int* cou
 /// handles are INFINI_STATUS_DEVICE_NOT_INITIALIZED. Without a call the device is the processor.
 INFINI_API infiniStatus_t infinirtSetDevice(infiniDevice_t device, int device_id);
 INFINI_API infiniStatus_t infinirtGetDevice(infiniDevice_t* device_ptr, int* device_id_ptr);
+/// Bytes of memory that are free and that there are, on the device of infinirtSetDevice's codes.
+INFINI_API infiniStatus_t infinirtGetMemInfo(infiniDevice_t device, int device_id, size_t* free_bytes,
+                                             size_t* total_bytes);
 /// Operators are done when they return.
 INFINI_API infiniStatus_t infinirtDeviceSynchronize(void);
 
@@ -36,11 +41,22 @@ typedef enum {
   INFINIRT_EVENT_NOT_READY = 1,
 } infinirtEventStatus_t;
 
+typedef enum {
+  INFINIRT_EVENT_DEFAULT = 0x0,
+  INFINIRT_EVENT_DISABLE_TIMING = 0x1,
+  INFINIRT_EVENT_BLOCKING_SYNC = 0x2,
+} infinirtEventFlags_t;
+
 INFINI_API infiniStatus_t infinirtEventCreate(infinirtEvent_t* event_ptr);
+/// Other flags than those of infinirtEventFlags_t are INFINI_STATUS_BAD_PARAM.
+INFINI_API infiniStatus_t infinirtEventCreateWithFlags(infinirtEvent_t* event_ptr, uint32_t flags);
 INFINI_API infiniStatus_t infinirtEventRecord(infinirtEvent_t event, infinirtStream_t stream);
 INFINI_API infiniStatus_t infinirtEventQuery(infinirtEvent_t event, infinirtEventStatus_t* status_ptr);
 INFINI_API infiniStatus_t infinirtEventSynchronize(infinirtEvent_t event);
 INFINI_API infiniStatus_t infinirtEventDestroy(infinirtEvent_t event);
+/// Milliseconds between the records of two events. One that was made without timing, or never recorded, is
+/// INFINI_STATUS_BAD_PARAM.
+INFINI_API infiniStatus_t infinirtEventElapsedTime(float* ms_ptr, infinirtEvent_t start, infinirtEvent_t end);
 
 typedef enum INFINI_ENUM_BASE {
   INFINIRT_MEMCPY_H2H = 0,
