@@ -11,27 +11,31 @@ Range pixels_inside(const AxisMap& map, const Phase& phase, Index offset) {
           std::clamp<Index>(ceil_div(map.src - offset, map.src_step), 0, phase.count)};
 }
 
-// Cuts [0, count) wherever an offset enters or leaves the source.
+// Cuts [0, count) wherever an offset enters or leaves the source. Offsets grow, so these pixels fall.
 void find_runs(const AxisMap& map, Phase& phase) {
-  std::vector<Index> cuts{0, phase.count};
-  for (const Index o : phase.offset) {
-    const Range pixels = pixels_inside(map, phase, o);
-    cuts.push_back(pixels.begin);
-    cuts.push_back(pixels.end);
+  const std::size_t taps = phase.offset.size();
+  std::vector<Index> cuts(2 * taps + 2);  // where they enter, from 0 on, then where they leave
+  for (std::size_t i = 0; i < taps; ++i) {
+    const Range pixels = pixels_inside(map, phase, phase.offset[taps - 1 - i]);
+    cuts[i + 1] = pixels.begin;
+    cuts[taps + 1 + i] = pixels.end;
   }
-  std::sort(cuts.begin(), cuts.end());
+  cuts.back() = phase.count;
+  std::inplace_merge(cuts.begin(), cuts.begin() + static_cast<std::ptrdiff_t>(taps + 1), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  const auto first_from = [&](Index least) {
-    return std::lower_bound(phase.offset.begin(), phase.offset.end(), least) - phase.offset.begin();
+  Range inside{static_cast<Index>(taps), static_cast<Index>(taps)};
+  const auto back_to = [&](Index& first, Index least) {  // the first offset that is at least that
+    while (first > 0 && phase.offset[static_cast<std::size_t>(first - 1)] >= least) --first;
   };
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
     const Index at = cuts[i] * map.src_step;
-    Range inside{first_from(-at), first_from(map.src - at)};
-    if (inside.size() == 0) inside = {0, 0};
-    if (!phase.runs.empty() && phase.runs.back().inside == inside)
+    back_to(inside.begin, -at);
+    back_to(inside.end, map.src - at);
+    const Range read = inside.size() > 0 ? inside : Range{0, 0};
+    if (!phase.runs.empty() && phase.runs.back().inside == read)
       phase.runs.back().end = cuts[i + 1];
     else
-      phase.runs.push_back({cuts[i], cuts[i + 1], inside});
+      phase.runs.push_back({cuts[i], cuts[i + 1], read});
   }
 }
 
