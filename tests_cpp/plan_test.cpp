@@ -585,6 +585,7 @@ class Refuses : public testing::TestWithParam<Change> {
       FAIL() << "accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::value);
+      EXPECT_NE(std::string(error.what()).find(", got "), std::string::npos) << error.what();
     }
   }
 };

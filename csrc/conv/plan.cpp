@@ -339,27 +339,35 @@ std::string Plan::explain() const {
 
 namespace {
 
-[[noreturn]] void refuse(const char* name) {
-  throw Error(ErrorKind::value,
-              std::string("Plan: ") + name + " must have the dtype, shape and strides that the plan was made for");
+[[noreturn]] void refuse(const char* name, const Tensor& t) {
+  std::ostringstream text;
+  text << "Plan: " << name << " must have the dtype, shape and strides that the plan was made for, got "
+       << name_of(t.dtype) << " of shape " << Tuple{t.shape};
+  if (!t.strides.empty()) text << " with strides " << Tuple{t.strides};
+  if (t.packing)
+    text << " in " << name_of(t.packing->format) << ", c0=" << t.packing->c0 << ", groups=" << t.packing->groups;
+  throw Error(ErrorKind::value, text.str());
 }
 
-void match(const View& v, const View& plan, const char* name, bool empty = false) {
+bool alike(const View& v, const View& plan, bool empty = false) {
   empty |= v.empty();
   const bool placed = v.stride == plan.stride && v.split == plan.split && v.groups == plan.groups;
-  if (v.dtype != plan.dtype || v.size != plan.size || (!placed && !empty)) refuse(name);
+  return v.dtype == plan.dtype && v.size == plan.size && (placed || empty);
 }
 
-void check_groups(const Tensor& t, Index groups, const char* name) {
-  if (t.packing && t.packing->groups != 0 && t.packing->groups != groups) refuse(name);
+bool of_groups(const Tensor& t, Index groups) {
+  return !t.packing || t.packing->groups == 0 || t.packing->groups == groups;
+}
+
+bool has_axes(const Tensor& t, std::size_t rank) {
+  return t.shape.size() == rank && (t.strides.empty() || t.strides.size() == rank);
 }
 
 View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatched, const char* name,
                 Index groups = 1) {
-  if (t.shape.size() != rank || (!t.strides.empty() && t.strides.size() != rank)) refuse(name);
-  check_groups(t, groups, name);
+  if (!has_axes(t, rank) || !of_groups(t, groups)) refuse(name, t);
   View v = five_axes(t, unbatched, groups);
-  match(v, as_stored(plan), name);
+  if (!alike(v, as_stored(plan))) refuse(name, t);
   v.dtype = plan.dtype;
   return v;
 }
@@ -367,12 +375,13 @@ View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatc
 // Result i, a tensor.
 void match(const Tensor& t, std::size_t i, bool per_sample, const Checked& c, const Results& planned,
            const char* name) {
-  if (t.shape != c.results[i].shape || (!t.strides.empty() && t.strides.size() != t.shape.size())) refuse(name);
-  check_groups(t, i == 1 ? c.problem.groups : 1, name);
+  const Shape& shape = c.results[i].shape;
+  if (t.shape != shape || !has_axes(t, shape.size()) || !of_groups(t, i == 1 ? c.problem.groups : 1)) refuse(name, t);
   const Results given = results_in(t, i, per_sample, c);
-  match(given.view, planned.view, name, given.samples == 0);
   // A format of one block of channels has the strides of a plain tensor, but room for all lanes, which are cleared.
-  if ((given.step != planned.step && planned.samples > 1) || given.cleared != planned.cleared) refuse(name);
+  if (!alike(given.view, planned.view, given.samples == 0) || given.cleared != planned.cleared ||
+      (given.step != planned.step && planned.samples > 1))
+    refuse(name, t);
 }
 
 }  // namespace
@@ -411,11 +420,13 @@ void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias
   const View x = as_planned(input, plan.in[1], rank, c.unbatched, "input");
   const View w = as_planned(weight, plan.in[2], rank + c.unbatched, false, "weight", c.problem.groups);
   match(output, 0, false, c, plan.outputs[0].out, "output");
-  if ((bias != nullptr) != plan.planned_bias.has_value()) refuse("bias");
+  if ((bias != nullptr) != plan.planned_bias.has_value())
+    throw Error(ErrorKind::value, std::string("Plan: bias must be ") +
+                                      (bias ? "null, as the plan was made without one" : "given, as the plan was"));
   View b;
   if (bias) {
-    if (bias->shape.size() != 1 || bias->strides.size() > 1 || bias->packing) refuse("bias");
-    match(b = channels_view(*bias), *plan.planned_bias, "bias");
+    b = channels_view(*bias);
+    if (!has_axes(*bias, 1) || bias->packing || !alike(b, *plan.planned_bias)) refuse("bias", *bias);
   }
   plan.run({View{}, x, w}, {output.data, nullptr, nullptr}, b, {});
 }

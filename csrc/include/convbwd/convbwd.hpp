@@ -44,10 +44,10 @@ enum class Soc : std::uint8_t { a2, ascend950, ascend910 };
 /// dimension in turn. `same` is TensorFlow's rule: total = max((ceil(I/s)-1)*s + (k-1)*d + 1 - I, 0), before = total/2.
 struct Request {
   const char* function = "convolution_backward";  ///< or "convolution": begins every message
-  std::optional<Tensor> grad_output;              ///< convolution_backward: required; convolution: absent
-  Tensor input, weight;
-  std::optional<Tensor> bias;       ///< convolution only
-  std::optional<Shape> bias_sizes;  ///< convolution_backward only; ignored where output_mask[2] is false
+  std::optional<Tensor> grad_output{};            ///< convolution_backward: required; convolution: absent
+  Tensor input{}, weight{};
+  std::optional<Tensor> bias{};       ///< convolution only
+  std::optional<Shape> bias_sizes{};  ///< convolution_backward only; ignored where output_mask[2] is false
   Shape stride{1};
   PaddingMode padding_mode = PaddingMode::explicit_;
   Shape padding{0};
@@ -59,11 +59,11 @@ struct Request {
   bool channels_last = false;  ///< messages print image shapes as (N, *spatial, C); tensors stay channels-first
   /// What messages about the places of results call them.
   std::array<const char*, 3> result_names{"grad_input", "grad_weight", "grad_bias"};
-  std::array<Shape, 3> result_strides;  ///< where results will be written; empty: dense, in (N, *spatial, C) order
-                                        ///< where channels_last says so
-  std::array<std::optional<Packing>, 3> result_packings;  ///< or in such a format; its lanes without elements become 0,
-                                                          ///< where results are accumulated they stay
-  std::array<std::optional<DType>, 3> result_dtypes;      ///< what results will be rounded to; empty: see Plan::results
+  std::array<Shape, 3> result_strides{};  ///< where results will be written; empty: dense, in (N, *spatial, C) order
+                                          ///< where channels_last says so
+  std::array<std::optional<Packing>, 3> result_packings{};  ///< or in such a format; its lanes without elements become
+                                                            ///< 0, where results are accumulated they stay
+  std::array<std::optional<DType>, 3> result_dtypes{};  ///< what results will be rounded to; empty: see Plan::results
   Algorithm algorithm = Algorithm::automatic;
   Precision precision = Precision::default_;  ///< of what `automatic` chooses
   CubeMathType cube_math_type = CubeMathType::keep_dtype;

@@ -122,8 +122,8 @@ struct Packing {
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::float32;
-  Shape shape;
-  Shape strides;
+  Shape shape{};
+  Shape strides{};
   std::optional<Packing> packing{};
 };
 
