@@ -239,6 +239,7 @@ def test_tiles_come_in_the_order_of_their_numbers(order):
         ({"pads": (0, 0, 1, 0, 0, 0)}, r"out_backprop.shape must be \(1, 2, 1, 7, 6\), got \(1, 2, 1, 6, 6\)"),
         ({"input_size": (1, 6, 1, 8, 8)}, "group must be 1, got 2"),
         ({"cores": 0}, "cores must be from 1"),
+        ({"tiling": {"batch": 2}}, "batch must be that of input_size = 1, got 2"),
     ],
 )
 def test_what_is_refused(changes, message):
@@ -253,6 +254,16 @@ def test_what_is_refused(changes, message):
     assert convbwd.Conv3DBackpropInput(**arguments).run().shape == (1, 3, 1, 8, 8)
     with pytest.raises(ValueError, match=message):
         convbwd.Conv3DBackpropInput(**{**arguments, **changes})
+
+
+def test_repr():
+    op = convbwd.Conv3DBackpropInput(
+        (1, 32, 1, 8, 9), np.zeros((8, 32, 1, 3, 3), "f2"), np.zeros((1, 8, 1, 6, 7), "f2"), ONES, (0,) * 6,
+        data_format="NCDHW", tiling={"baseM": 48, "baseN": 16},
+    )  # fmt: skip
+    facts = "N, C, D, H, W = (1, 32, 1, 8, 9), float16; 4 tiles in each plane, of up to 48 positions x 16 channels"
+    assert repr(op) == f"<convbwd.Conv3DBackpropInput: {facts}>"
+    assert facts in op._repr_html_()
 
 
 def test_types_that_are_refused():

@@ -71,6 +71,13 @@ class Conv3DBackpropInput:
     shape : tuple of int
         Of the gradient, (N, C, D, H, W).
 
+    Raises
+    ------
+    ValueError
+        As `conv3d_backprop_input`; if a device cannot do it; if a number of ``tiling`` is unknown or fits no tiles.
+    TypeError
+        As `conv3d_backprop_input`; if the dtype is none of those above.
+
     See Also
     --------
     conv3d_backprop_input : The whole gradient at once.
@@ -296,13 +303,18 @@ class Conv3DBackpropInput:
             f"{''.join(parts)}</svg>"
         )
 
-    def _repr_html_(self) -> str:
-        t = self.tiling
-        facts = (
+    def _facts(self) -> str:
+        return (
             f"N, C, D, H, W = {self.shape}, {self._tiles.dtype}; {len(self._places())} tiles in each plane, "
-            f"of up to {t['baseM']} positions x {t['baseN']} channels"
+            f"of up to {self.tiling['baseM']} positions x {self.tiling['baseN']} channels"
         )
-        return f"<div><b>Conv3DBackpropInput</b>: {facts}<br>{self.picture()}</div>"
+
+    def __repr__(self) -> str:
+        """Return the shape and dtype of the gradient, and the size of tiles."""
+        return f"<convbwd.Conv3DBackpropInput: {self._facts()}>"
+
+    def _repr_html_(self) -> str:
+        return f"<div><b>Conv3DBackpropInput</b>: {self._facts()}<br>{self.picture()}</div>"
 
 
 def _plain(array: NDArray[Any], format: str) -> NDArray[Any]:
