@@ -22,9 +22,16 @@ def report(lines: Path, worst: float) -> None:
     choices: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
     for line in lines.read_text().splitlines():
-        row = json.loads(line)
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not row.keys() >= {"problem", "unknown", "name", "measured", "expected"}:
+            raise ValueError(f"{lines} must hold what `candidates` printed, got {line}")
         choices[row["problem"], row["unknown"]].append(row)
         ratios[row["name"]].append(row["measured"] / row["expected"])
+    if not choices:
+        raise ValueError(f"{lines} must hold what `candidates` printed, got nothing")
     print("measured / expected: quartiles")
     for name, values in sorted(ratios.items()):
         quartiles = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3

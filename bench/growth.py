@@ -46,14 +46,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=command.seconds, default=3.0, help="for each shape (default: %(default)s)")
     command.add_common(parser)
     options = parser.parse_args()
-    machine.in_environment(options.threads, not options.plain_malloc)
-    convbwd.set_num_threads(options.threads)
-    batches = [1 << i for i in range(options.most.bit_length()) if 1 << i <= options.most]
     table, uneven = [], []
+    batches = [1 << i for i in range(options.most.bit_length()) if 1 << i <= options.most]
     with command.refusals(parser):
-        families = chosen(load_cases(options.shapes, options.family), options.all)
-        for name, cases in families.items():
-            of_cases = [rates(case, batches, options) for case in cases]
+        cases = load_cases(options.shapes, options.family)
+        command.check_cases(cases, numpy_dtype(options.dtype), command.keywords(options))
+        machine.in_environment(options.threads, not options.plain_malloc)
+        convbwd.set_num_threads(options.threads)
+        for name, some in chosen(cases, options.all).items():
+            of_cases = [rates(case, batches, options) for case in some]
             means = [geometric_mean(at_batch) for at_batch in zip(*of_cases, strict=True)]
             flatness = min(means) / max(means)
             table.append([name, *(f"{mean / 1e9:.1f}" for mean in means), f"{flatness:.0%}"])

@@ -57,6 +57,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
     with command.refusals(parser):
         cases = load_cases(options.shapes, options.family)
+        command.check_cases(cases, np.dtype(options.dtype), {"algorithm": options.algorithm})
         call = partial(measure, dtype=options.dtype, algorithm=options.algorithm, threads=options.threads)
         failures = 0
         print(f"{'limit kB':>12} {'stated kB':>12} {'taken kB':>12}")

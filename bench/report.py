@@ -16,6 +16,8 @@ from convbwd._bench.report import by, draw, summaries
 RESULTS = Path(__file__).resolve().parent / "results"
 SAME = ("cpu", "cpus", "flags", "caches", "system", "python", "packages", "convbwd", "commit", "malloc")
 
+PARTS = {"title", "command", "machine", "options", "rows", "roofline"}
+
 Run = dict[str, Any]
 
 
@@ -107,6 +109,9 @@ def chapter(run: Run, picture: str | None) -> str:
 def write(paths: list[Path], folder: Path, pictures: bool) -> Path:
     """Write the text of these runs, all of one machine, into a folder; its path."""
     runs: list[Run] = [json.loads(path.read_text()) for path in paths]
+    for path, run in zip(paths, runs, strict=True):
+        if not isinstance(run, dict) or not run.keys() >= PARTS:
+            raise ValueError(f"{path} must hold what compare.py --json wrote")
     machine = runs[0]["machine"]
     for path, run in zip(paths, runs, strict=True):
         for name in SAME:

@@ -81,7 +81,25 @@ TEST(Conv3DBackprop, RefusesTensorsThatDoNotFit) {
   c.op.filter_format = MemoryFormat::fractal_z_3d;
   refused([&] { run(c.input.shape, {}); }, ErrorKind::value,
           "op: filter_format must be NCDHW, NDHWC or DHWCN, got FRACTAL_Z_3D");
+  c.op.filter_format = MemoryFormat::dhwcn;
+  c.op.padding = PaddingMode::explicit_;
+  refused([&] { run(c.input.shape, {}); }, ErrorKind::value,
+          "op: padding must be valid or same where it is set, got number 0");
   EXPECT_EQ(c.dx, std::vector<float>(12, -1));
+}
+
+TEST(Conv3DBackprop, RefusesNullMemory) {
+  for (const int null : {0, 1, 2}) {
+    Call c;
+    c.op.function = "op";
+    Tensor y{c.dx.data(), DType::float32, c.input.shape, {}};
+    const std::pair<const char*, Tensor*> named[] = {
+        {"filter", &c.filter}, {"out_backprop", &c.out_backprop}, {"y", &y}};
+    const auto& [name, tensor] = named[null];
+    tensor->data = nullptr;
+    refused([&] { conv3d_backprop_input(c.op, c.input.shape, c.filter, c.out_backprop, y); }, ErrorKind::value,
+            std::string("op: ") + name + " must have memory, got null");
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -332,6 +333,7 @@ def test_bench_lists_the_gate():
         (["--baseline", "jax", "--threads", "1000", "--", SMALL[0]], "JAX computes with a thread for each"),
         (["--threads", "0"], "must be at least 1"),
         (["--seconds", "0"], "must be more than 0"),
+        (["--seconds", "inf"], "must be more than 0 and finite"),
         (["--json", "no/folder/x.json"], "--json: must be a file in a folder that exists, got no/folder/x.json"),
         (["--json", "."], "--json: must be a file in a folder that exists, got ."),
         (["--picture", "roofline.none"], "--picture: must end in one of "),
@@ -341,7 +343,7 @@ def test_bench_lists_the_gate():
 )
 def test_bench_refuses(arguments, message):
     done = run("bench", *arguments)
-    assert done.returncode == 2
+    assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
@@ -388,6 +390,12 @@ def test_explain_says_what_does_not_fit_into_memory():
     assert done.returncode == 0 and "grad_weight: " in done.stdout
 
 
+def test_a_reader_that_leaves_gets_no_error():
+    command = f"{sys.executable} -m convbwd bench --list"
+    done = subprocess.run(f"{command} | true", shell=True, capture_output=True, text=True, timeout=300)
+    assert done.stderr == ""
+
+
 def test_interrupted_commands_say_nothing(capsys):
     with pytest.raises(SystemExit) as ended, refusals(argparse.ArgumentParser()):
         raise KeyboardInterrupt
@@ -403,6 +411,10 @@ def test_interrupted_commands_say_nothing(capsys):
         (["fit.py", "none.jsonl"], "none.jsonl"),
         (["growth.py", "--seconds", "0"], "must be more than 0"),
         (["growth.py", "--algorithm", "none"], "algorithm must be"),
+        (["growth.py", "--threads", "99999999999"], "n must be from 1"),
+        (["fit.py", os.devnull], "must hold what `candidates` printed, got nothing"),
+        (["fit.py", str(GATE_SHAPES)], "/shapes.json"),
+        (["report.py", str(GATE_SHAPES)], "must hold what compare.py --json wrote"),
         (["memory.py", "--algorithm", "none"], "algorithm must be"),
         (["report.py", "none.json"], "none.json"),
         (["sharing.py", "--threads", "0"], "must be at least 1"),
@@ -412,7 +424,7 @@ def test_interrupted_commands_say_nothing(capsys):
 def test_scripts_refuse(arguments, message):
     script = [sys.executable, str(ROOT / "bench" / arguments[0]), *arguments[1:]]
     done = subprocess.run(script, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
+    assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
@@ -428,8 +440,12 @@ def test_explain_command():
     done = run("explain", SMALL[0], "--seconds", "0.01", "--dtype", "float64")
     assert done.returncode == 0, done.stderr
     assert "of limit" in done.stdout and re.search(r"^peak [\d.]+ GF/s", done.stdout)
-    done = run("explain", "ci3")
-    assert done.returncode == 2 and "a problem string must be like" in done.stderr
+    for arguments, message in (
+        (("ci3",), "a problem string must be like"),
+        ((SMALL[0], "--algorithm", "none"), "must be"),
+    ):
+        done = run("explain", *arguments)
+        assert done.returncode == 2 and message in done.stderr and done.stdout == ""
 
 
 def test_growth(tmp_path):

@@ -87,6 +87,9 @@ def test_same_and_valid(padding, k, stride):
         named = convbwd.conv3d_backprop_filter(x, w.shape, dy, strides, None, data_format="NCDHW", padding=padding)
         explicit = convbwd.conv3d_backprop_filter(x, w.shape, dy, strides, pads, data_format="NCDHW")
         np.testing.assert_array_equal(named, explicit)
+        if padding == "SAME":
+            skipped = convbwd.conv3d_backprop_filter(x, w.shape, dy, strides, (-1,) * 6, data_format="NCDHW")
+            np.testing.assert_array_equal(named, skipped)
 
 
 def arguments(**changes):

@@ -34,9 +34,14 @@ def test_demo_refuses_no_epochs():
 
 
 def test_other_commands_take_no_epochs():
-    done = run("info", "--epochs", "5")
-    assert done.returncode == 2
-    assert "unrecognized arguments: --epochs" in done.stderr
+    for arguments, message in (
+        (["info", "--epochs", "5"], "unrecognized arguments: --epochs"),
+        (["--epochs", "5", "info"], "--epochs is an option of digits"),
+        (["none"], "argument command: invalid choice: 'none'"),
+    ):
+        done = run(*arguments)
+        assert done.returncode == 2 and done.stdout == ""
+        assert message in done.stderr
 
 
 def test_version():
@@ -46,7 +51,7 @@ def test_version():
 
 def test_demo_names_the_extra_that_is_missing():
     done = run(code="import sys; sys.modules['rich'] = None; from convbwd.__main__ import main; main([])")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "pip install 'convbwd[demo]'" in done.stderr
     assert "Traceback" not in done.stderr
 

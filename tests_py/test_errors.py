@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import convbwd
+from convbwd import formats
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -153,7 +154,8 @@ BOTH: list[Row] = [
         (plain, {name: value}, TypeError, name, got)
         for name in ("input", "weight")
         for value, got in (
-            (None, "NoneType"), ("text", "str"), (object(), "object"), ({}, "dict"), (np.ma.masked_array(ones(2, 2, 2, 2)), "a masked one"),
+            (None, "NoneType"), ("text", "str"), (object(), "object"), ({}, "dict"),
+            (np.ma.masked_array(ones(2, 2, 2, 2)), "a masked one"), ([[[[2**70]]]], "object"),
         )
     ],
     *[
@@ -205,7 +207,8 @@ BACKWARD: list[Row] = [
     *[
         (plain, {"grad_output": value}, TypeError, "grad_output", got)
         for value, got in (
-            (None, "NoneType"), ("text", "str"), (object(), "object"), ({}, "dict"), (np.ma.masked_array(ones(2, 2, 2, 2)), "a masked one"),
+            (None, "NoneType"), ("text", "str"), (object(), "object"), ({}, "dict"),
+            (np.ma.masked_array(ones(2, 2, 2, 2)), "a masked one"), ([[[[2**70]]]], "object"),
         )
     ],
     *[
@@ -346,6 +349,22 @@ def test_message_reads_as_documented() -> None:
     )
     with pytest.raises(ValueError, match=re.escape(text)):
         convbwd.convolution_backward(ones(2, 6, 7, 7), ones(2, 16, 9, 9), ones(6, 4, 3, 3), groups=2)
+
+
+def test_masked_arrays_are_refused_everywhere() -> None:
+    arrays = ones(2, 6, 7, 7), ones(2, 16, 9, 9), ones(6, 8, 3, 3)
+    masked = [np.ma.masked_array(a) for a in arrays]
+    bias = np.ma.masked_array(ones(6))
+    for name, call in (
+        ("bias", lambda: convbwd.convolution(*arrays[1:], bias, groups=2)),
+        (r"out\[1\]", lambda: convbwd.convolution_backward(*arrays, groups=2, out=(None, masked[2], None))),
+        ("input", lambda: convbwd.plan(arrays[0], masked[1], arrays[2], groups=2)),
+        ("weight", lambda: convbwd.plan(*arrays, groups=2)(*arrays[:2], masked[2])),
+        ("array", lambda: formats.cast(masked[0], "float16")),
+        ("an array", lambda: formats.pack(masked[0], "NC1HWC0")),
+    ):
+        with pytest.raises(TypeError, match=f": {name} must .*mask"):
+            call()
 
 
 def test_messages_say_where_and_how_axes_lie() -> None:

@@ -114,11 +114,8 @@ def libraries(x: Any, w: Any) -> tuple[Any, Any]:
         np.ones((2, 4, 6, 6), np.float32), x, w, output_mask=(True, False, False)
     )
     assert dx is not None and dx.shape == x.shape
-    out: tuple[Any, None, None] = (
-        np.zeros_like(x),
-        None,
-        None,
-    )  # any array that can be written to, and a mask of NumPy.
+    # Any array that can be written to, and a mask of NumPy.
+    out: tuple[Any, None, None] = (np.zeros_like(x), None, None)
     mask = np.array([True, False, False])
     convbwd.convolution_backward(np.ones((2, 4, 6, 6), np.float32), x, w, output_mask=mask, out=out)
     return convbwd.jax.convolution(x, w, stride=2), convbwd.autograd.convolution(x, w, None, stride=2)

@@ -142,7 +142,8 @@ inline py::array read_array(const char* function, const char* name, py::handle a
     }
   }();
   const char kind = array.dtype().kind();
-  if (!is_array && !is_tensor && (kind == 'O' || kind == 'U' || kind == 'S'))  // what NumPy makes of anything
+  const bool is_list = PyList_Check(argument.ptr()) || PyTuple_Check(argument.ptr());
+  if (!is_array && !is_tensor && !is_list && (kind == 'O' || kind == 'U' || kind == 'S'))  // NumPy takes anything
     throw Error(ErrorKind::type, not_an_array());
   tensor.dtype = element_type(function, name, array.dtype(), codes);
 

@@ -173,7 +173,10 @@ void check_length(const IntArray& values, std::size_t dims, const char* name, bo
 // The same elements with their axes in another order.
 Tensor permuted(Tensor t, const std::array<std::size_t, 3>& order) {
   Tensor result = t;
-  if (t.strides.empty()) t.strides = {t.shape[1] * t.shape[2], t.shape[2], 1};
+  if (t.strides.empty())  // sizes that no memory has may wrap: Plan::make refuses them
+    t.strides = {
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(t.shape[1]) * static_cast<std::uint64_t>(t.shape[2])),
+        t.shape[2], 1};
   result.strides.resize(3);
   for (std::size_t a = 0; a < 3; ++a) {
     result.shape[a] = t.shape[order[a]];
@@ -400,8 +403,9 @@ aclnnStatus aclnnConvTbcBackwardGetWorkspaceSize(const aclTensor* self, const ac
                                 {kResults[2], need<TensorObject>(gradBias, kResults[2]), true}}};
     need_results(workspaceSize, executor);
     for (Given& g : given) {
-      if (eight_bits(g.tensor->dtype))
-        refuse(ACLNN_ERR_PARAM_INVALID, g.name, " must be FLOAT, FLOAT16 or BF16, got 8 bits");
+      if (const aclDataType t = g.tensor->dtype; t != ACL_FLOAT && t != ACL_FLOAT16 && t != ACL_BF16)
+        refuse(ACLNN_ERR_PARAM_INVALID, g.name, " must be FLOAT, FLOAT16 or BF16, got aclDataType ",
+               static_cast<int>(t));
       g.dtype = dtype_of(*g.tensor, g.name);
     }
     for (const auto& [name, t, of_bias, dtype] : given) {
@@ -414,6 +418,10 @@ aclnnStatus aclnnConvTbcBackwardGetWorkspaceSize(const aclTensor* self, const ac
     const Shape &x = given[1].tensor->shape, &w = given[2].tensor->shape;
     if (empty(given[0].tensor->shape))
       refuse(ACLNN_ERR_PARAM_INVALID, "self must not be empty, got ", Tuple{given[0].tensor->shape});
+    for (const std::size_t i : {1, 2})
+      if (given[i].tensor->shape[0] == 0)
+        refuse(ACLNN_ERR_PARAM_INVALID, given[i].name, " must have at least 1 as its first size, got ",
+               Tuple{given[i].tensor->shape});
     if (x[2] != w[1])
       refuse(ACLNN_ERR_PARAM_INVALID, "input must have the channels of weight = ", w[1], ", got ", Tuple{x});
     if (given[3].tensor->shape[0] != w[2])

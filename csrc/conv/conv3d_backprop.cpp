@@ -50,6 +50,11 @@ struct Named {
   const Tensor& tensor;
 };
 
+void check_memory(const char* function, Named t) {
+  if (t.tensor.data == nullptr && std::find(t.tensor.shape.begin(), t.tensor.shape.end(), 0) == t.tensor.shape.end())
+    fail(ErrorKind::value, function, t.name, " must have memory, got null");
+}
+
 void check_place(const char* function, Named t) {
   if (t.tensor.packing)
     fail(ErrorKind::value, function, t.name, " must have no packing, got ", name_of(t.tensor.packing->format));
@@ -67,6 +72,8 @@ class Checker {
     if (filter_format_ != MemoryFormat::ncdhw && filter_format_ != MemoryFormat::ndhwc &&
         filter_format_ != MemoryFormat::dhwcn)
       value("filter_format must be NCDHW, NDHWC or DHWCN, got ", name_of(filter_format_));
+    if (op.padding && *op.padding != PaddingMode::valid && *op.padding != PaddingMode::same)
+      value("padding must be valid or same where it is set, got number ", static_cast<int>(*op.padding));
   }
 
   Request request(const char* x_name, const Shape& x_size, const char* w_name, const Shape& w_size, Named operand,
@@ -181,13 +188,14 @@ class Checker {
   MemoryFormat filter_format_;
 };
 
-// Result i goes to y.
-void run(Request r, std::size_t i, const Tensor& y, MemoryFormat format) {
+// Result i, made of two operands, goes to y.
+void run(Request r, std::size_t i, Named operand, const Tensor& out_backprop, const Tensor& y, MemoryFormat format) {
   const char* const function = r.function;
   const Shape expected = to_format(i == 0 ? r.input.shape : r.weight.shape, format);
   if (y.shape != expected)
     fail(ErrorKind::value, function, "y.shape must be ", Tuple{expected}, ", got ", Tuple{y.shape});
   check_place(function, {"y", y});
+  for (const Named& t : {operand, {"out_backprop", out_backprop}, {"y", y}}) check_memory(function, t);
   const Tensor result = from_format(y, format);
   r.result_strides[i] = result.strides;
   r.result_dtypes[i] = y.dtype;
@@ -221,12 +229,13 @@ Request conv3d_backprop_filter_request(const Conv3DBackprop& op, const Tensor& i
 
 void conv3d_backprop_input(const Conv3DBackprop& op, const Shape& input_size, const Tensor& filter,
                            const Tensor& out_backprop, const Tensor& y) {
-  run(conv3d_backprop_input_request(op, input_size, filter, out_backprop), 0, y, op.data_format);
+  run(conv3d_backprop_input_request(op, input_size, filter, out_backprop), 0, {"filter", filter}, out_backprop, y,
+      op.data_format);
 }
 
 void conv3d_backprop_filter(const Conv3DBackprop& op, const Tensor& input, const Shape& filter_size,
                             const Tensor& out_backprop, const Tensor& y) {
-  run(conv3d_backprop_filter_request(op, input, filter_size, out_backprop), 1, y,
+  run(conv3d_backprop_filter_request(op, input, filter_size, out_backprop), 1, {"input", input}, out_backprop, y,
       op.filter_format.value_or(op.data_format));
 }
 

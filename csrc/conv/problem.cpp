@@ -189,7 +189,7 @@ void check_packing(const Request& r, const char* name, const Shape& shape, DType
                    const std::optional<Packing>& packing, const Shape& strides, std::optional<Index> groups = {}) {
   if (!packing) return;
   const MemoryFormat format = packing->format;
-  check_choice(r, name, format, MemoryFormat::fractal_z_3d);
+  check_choice(r, (std::string(name) + ".packing.format").c_str(), format, MemoryFormat::fractal_z_3d);
   if (!groups && (format == MemoryFormat::fractal_z || format == MemoryFormat::fractal_z_3d))
     fail(r, name, " must have a format of images, got ", name_of(format));
   if (groups && packing->groups != 0 && packing->groups != *groups)
@@ -293,7 +293,7 @@ void check_dtypes(const Request& r, Checked& result) {
   for (std::size_t i = 0; i < (backward ? 3 : 1); ++i) {
     const DType t = r.result_dtypes[i].value_or(results[i].dtype);
     const char* const name = results[i].name;
-    check_choice(r, name, t, DType::bfloat16_as_float16);
+    check_choice(r, (std::string(name) + ".dtype").c_str(), t, DType::bfloat16_as_float16);
     if (storage_of(t) != t) fail_type(r, name, ".dtype must be a type of tensors, got ", name_of(t));
     if (i == 2 ? has_eight_bits(t) : has_eight_bits(t) && t != first)
       fail_type(r, name, ".dtype must ",

@@ -20,7 +20,7 @@ constexpr Row kRows[] = {
     {"NDHWC", "NDHWC", 5, false},  {"DHWCN", "DHWCN", 5, false}, {"NDC1HWC0", "", 5, false},
     {"FRACTAL_Z_3D", "", 5, true},
 };
-const Row& row(MemoryFormat format) { return kRows[static_cast<std::size_t>(format)]; }
+const Row& row(MemoryFormat format) { return kRows[static_cast<std::size_t>(format)]; }  // of one that exists
 
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
@@ -131,7 +131,9 @@ MemoryFormat parse_memory_format(std::string_view name) {
   fail("a format must be one of ", names, ", got '", std::string(name), "'");
 }
 
-const char* name_of(MemoryFormat format) noexcept { return row(format).name; }
+const char* name_of(MemoryFormat format) noexcept {
+  return format > MemoryFormat::fractal_z_3d ? "no format" : row(format).name;
+}
 
 Shape packed_shape(MemoryFormat format, const Shape& shape, std::int64_t groups, std::int64_t c0) {
   return Layout(format, shape, groups, c0).dims();

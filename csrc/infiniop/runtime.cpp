@@ -4,7 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <limits>
+#include <optional>
+#include <string>
 
 #include "base/allocations.h"
 #include "base/cpu.h"
@@ -79,6 +82,14 @@ Clock::rep time_of(infinirtEvent_t event, const char* name) {
   return recorded;
 }
 
+// What Linux says that programs may still take.
+std::optional<std::size_t> available_memory() {
+  std::ifstream facts("/proc/meminfo");
+  for (std::string name; facts >> name;)
+    if (std::size_t kilobytes = 0; name == "MemAvailable:" && facts >> kilobytes) return kilobytes * 1024;
+  return {};
+}
+
 void check_device(infiniDevice_t device, int device_id) {
   if (device != INFINI_DEVICE_CPU)
     refuse(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "device must be INFINI_DEVICE_CPU, got ", static_cast<int>(device));
@@ -127,9 +138,8 @@ infiniStatus_t infinirtGetMemInfo(infiniDevice_t device, int device_id, size_t* 
     check_device(device, device_id);
     need_out(free_bytes, "free_bytes");
     need_out(total_bytes, "total_bytes");
-    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    *free_bytes = static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * page;
-    *total_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * page;
+    *total_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    *free_bytes = available_memory().value_or(*total_bytes);
   });
 }
 

@@ -105,9 +105,10 @@ def digits(epochs: int) -> None:
 def run_digits(options: argparse.Namespace) -> None:
     """Run the demo, which needs an extra."""
     try:
-        digits(options.epochs)
+        digits(options.epochs or 20)
     except ModuleNotFoundError as error:
-        sys.exit(f"{error}: the demo needs scikit-learn and rich, pip install 'convbwd[demo]'")
+        text = f"{error}: the demo needs scikit-learn and rich, pip install 'convbwd[demo]'"
+        raise ModuleNotFoundError(text) from error
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -123,7 +124,9 @@ def make_parser() -> argparse.ArgumentParser:
         ("infini-root", "print the directory that programs take for INFINI_ROOT"),
     ):
         only.add_argument(f"--{option}", action="store_const", dest="place", const=option, help=text)
-    commands = parser.add_subparsers(title="commands", metavar="", description="COMMAND --help shows their options.")
+    commands = parser.add_subparsers(
+        title="commands", metavar="command", description="command --help shows their options."
+    )
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
@@ -131,7 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
         return added
 
     demo_parser = add("digits", "Train a network on handwritten digits (the default).")
-    for one, default in ((parser, 20), (demo_parser, argparse.SUPPRESS)):  # the second keeps what the first was given
+    for one, default in ((parser, None), (demo_parser, argparse.SUPPRESS)):  # the second keeps what the first was given
         text = "epochs of training (default: 20)"
         one.add_argument("--epochs", type=command.positive, metavar="N", default=default, help=text)
         one.set_defaults(run=run_digits, parser=one)
@@ -150,6 +153,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = make_parser().parse_args(arguments)
     if options.place:
         return print_place(options.place)
+    if options.epochs and options.run is not run_digits:
+        options.parser.error("--epochs is an option of digits")
     with command.refusals(options.parser):
         options.run(options)
 

@@ -101,6 +101,8 @@ def convert(
     TypeError
         As for `shape_of`.
     """
+    if np.ma.isMaskedArray(array):
+        raise TypeError("formats: an array must have no mask (its filled() has none)")
     x = np.ascontiguousarray(array)
     size = _itemsize(x.dtype)
     expected = shape_of(shape, source, x.dtype, groups=groups, c0=c0)
@@ -125,7 +127,7 @@ def pack(array: ArrayLike, format: str, *, groups: SupportsIndex = 1, c0: Suppor
            [ 3,  7, 11,  0],
            [ 4,  8, 12,  0]])
     """
-    x = np.asarray(array)
+    x = np.asanyarray(array)
     return convert(x, "NCDHW" if x.ndim == 5 else "NCHW", format, x.shape, groups=groups, c0=c0)
 
 

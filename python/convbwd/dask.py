@@ -348,7 +348,9 @@ class _Call:
 def _as_dask(name: str, array: Any) -> da.Array:
     if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):  # Dask has no types of other libraries
         array = _core.as_array(array, "convolution_backward", name)
-    result = da.asarray(array)
+    result = da.asanyarray(array)
+    if np.ma.isMaskedArray(result._meta):
+        raise TypeError(f"convolution_backward: {name} must be an array without a mask, got a masked one")
     if any(math.isnan(n) for n in result.shape):
         raise ValueError(
             f"convolution_backward: {name} must have chunks of known sizes, got {result.chunks} "

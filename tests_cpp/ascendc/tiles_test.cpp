@@ -272,6 +272,24 @@ TEST(Kernel, CoresWaitForEachOther) {
   EXPECT_EQ(AscendC::GetBlockNum(), 1);
 }
 
+void __global__ __aicore__ failing(GM_ADDR begun) {
+  ++begun[AscendC::GetBlockIdx()];
+  if (AscendC::GetBlockIdx() == 1) throw std::runtime_error("of the second");
+  if (begun[3] != 0) AscendC::SyncAll();
+  ++begun[AscendC::GetBlockIdx()];
+}
+
+TEST(Kernel, CoresDoNotBeginAfterAFailure) {
+  for (const bool waits : {false, true}) {  // the first core, for the others
+    uint8_t begun[4] = {0, 0, 0, waits};
+    EXPECT_THROW(ICPU_RUN_KF(failing, 3, begun), std::runtime_error);
+    EXPECT_EQ(begun[0], 2);
+    EXPECT_EQ(begun[1], 1);
+    EXPECT_EQ(begun[2], 0);
+  }
+  ICPU_RUN_KF(failing, -1, nullptr);
+}
+
 TEST(Kernel, OutputsAreClearedWithinTheirMemory) {
   half values[3] = {half(1.0f), half(2.0f), half(3.0f)};
   AscendC::GlobalTensor<half> output;

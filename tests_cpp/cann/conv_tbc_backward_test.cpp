@@ -124,7 +124,9 @@ TEST(ConvTbcBackward, RefusesInPhaseOne) {
   for (const Row& row : {
            Row{"self must be FLOAT, FLOAT16 or BF16", [](TbcCall& c) { c.self.dtype = ACL_HIFLOAT8; }},
            {"gradBias must be FLOAT, FLOAT16 or BF16", [](TbcCall& c) { c.grad_bias.dtype = ACL_HIFLOAT8; }},
-           {"input must be FLOAT", [](TbcCall& c) { c.input.dtype = ACL_INT32; }},
+           {"input must be FLOAT, FLOAT16 or BF16, got aclDataType 3", [](TbcCall& c) { c.input.dtype = ACL_INT32; }},
+           {"input must have at least 1 as its first size, got [0, 2, 4]", [](TbcCall& c) { c.input.shape[0] = 0; }},
+           {"weight must have at least 1 as its first size", [](TbcCall& c) { c.weight.shape[0] = 0; }},
            {"weight must have format ND or NCL", [](TbcCall& c) { c.weight.format = ACL_FORMAT_NCHW; }},
            {"bias must have format ND, got", [](TbcCall& c) { c.bias.format = ACL_FORMAT_NCL; }},
            {"weight must have rank 3, got 4", [](TbcCall& c) { c.weight.shape = {3, 4, 6, 1}; }},
@@ -159,7 +161,22 @@ TEST(ConvTbcBackward, RefusesInPhaseTwo) {
   c.self.null_elements = false;
   c.bias.null_elements = true;  // is not read
   ASSERT_EQ(c.plan(), ACL_SUCCESS);
+  if (c.workspace_size > 0) {
+    EXPECT_EQ(aclnnConvTbcBackward(nullptr, c.workspace_size, c.executor, nullptr), 161001);
+    EXPECT_EQ(aclnnConvTbcBackward(nullptr, c.workspace_size - 1, c.executor, nullptr), 161002);
+  }
   EXPECT_EQ(c.execute(), ACL_SUCCESS);
+  c.grad_weight.null_elements = true;
+  ASSERT_EQ(c.plan(), ACL_SUCCESS);
+  EXPECT_EQ(c.execute(), 161001);
+}
+
+TEST(ConvTbcBackward, WithoutInputChannels) {
+  TbcCall c;
+  c.input.shape[2] = c.grad_input.shape[2] = c.weight.shape[1] = c.grad_weight.shape[1] = 0;
+  ASSERT_EQ(c.plan(), ACL_SUCCESS) << c.message;
+  ASSERT_EQ(c.execute(), ACL_SUCCESS);
+  for (std::int64_t i = 0; i < 6; ++i) EXPECT_EQ(c.grad_bias[i], 10);
 }
 
 }  // namespace

@@ -22,17 +22,21 @@ inline void* GmAlloc(size_t size) { return std::calloc(size == 0 ? 1 : size, 1);
 inline void GmFree(void* memory) { std::free(memory); }
 
 /// The cores of a kernel: one runs at a time, in their order, until it ends or waits for the others. Those that begin
-/// while another one waits have a thread each.
+/// while another one waits have a thread each. Once one has thrown, those that have not begun do not, the others go on;
+/// the first exception is thrown again at the end.
 template <class Run>
 class Turns final : public Cores {
  public:
   Turns(int64_t blocks, const Run& run)
-      : blocks_(blocks), run_(run), state_(static_cast<size_t>(blocks), State::idle) {}
+      : blocks_(blocks < 0 ? 0 : blocks), run_(run), state_(static_cast<size_t>(blocks_), State::idle) {}
 
   void RunAll() {
     const Block saved = Block::Current();
-    int64_t i = 0;
-    while (i < blocks_ && RunOne(i)) ++i;
+    bool alone = true;
+    for (int64_t i = 0; i < blocks_ && alone; ++i) {
+      state_[static_cast<size_t>(i)] = State::begun;
+      alone = RunOne(i);
+    }
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return threads_.empty() || turn_ == blocks_; });
     lock.unlock();
@@ -52,7 +56,6 @@ class Turns final : public Cores {
 
   // Whether the next core has to be begun here, because none has waited or failed.
   bool RunOne(int64_t index) {
-    state_[static_cast<size_t>(index)] = State::begun;
     Block::Current() = {index, blocks_, this};
     std::exception_ptr failure;
     try {
@@ -66,17 +69,27 @@ class Turns final : public Cores {
     if (!threads_.empty()) PassOn(index);
     return threads_.empty() && !failure_;
   }
-  // To the next core that has not ended; with the lock held.
+  // To the next core that has not ended; with the lock held, as below.
   void PassOn(int64_t index) {
     turn_ = blocks_;
     for (int64_t i = 1; i <= blocks_ && turn_ == blocks_; ++i)
-      if (const int64_t next = (index + i) % blocks_; state_[static_cast<size_t>(next)] != State::ended) turn_ = next;
-    if (turn_ < blocks_ && state_[static_cast<size_t>(turn_)] == State::idle)
-      threads_.emplace_back([this, next = turn_, key = TilingKey()] {
-        TilingKey() = key;
-        RunOne(next);
-      });
+      if (const int64_t next = (index + i) % blocks_; Begun(next)) turn_ = next;
     changed_.notify_all();
+  }
+  // Whether a core has begun and not ended; it begins where it can.
+  bool Begun(int64_t index) {
+    State& state = state_[static_cast<size_t>(index)];
+    if (state != State::idle || failure_) return state == State::begun;
+    try {
+      threads_.emplace_back([this, index, key = TilingKey()] {
+        TilingKey() = key;
+        RunOne(index);
+      });
+      state = State::begun;
+    } catch (...) {  // no thread is to be had
+      failure_ = std::current_exception();
+    }
+    return state == State::begun;
   }
 
   const int64_t blocks_;

@@ -23,7 +23,7 @@ INFINI_API infiniStatus_t infinirtGetDeviceCount(infiniDevice_t device, int* cou
 /// handles are INFINI_STATUS_DEVICE_NOT_INITIALIZED. Without a call the device is the processor.
 INFINI_API infiniStatus_t infinirtSetDevice(infiniDevice_t device, int device_id);
 INFINI_API infiniStatus_t infinirtGetDevice(infiniDevice_t* device_ptr, int* device_id_ptr);
-/// Bytes of memory that are free and that there are, on the device of infinirtSetDevice's codes.
+/// Bytes of memory that are available and that there are, on the device of infinirtSetDevice's codes.
 INFINI_API infiniStatus_t infinirtGetMemInfo(infiniDevice_t device, int device_id, size_t* free_bytes,
                                              size_t* total_bytes);
 /// Operators are done when they return.

@@ -6,13 +6,17 @@ import argparse
 import importlib.util
 import inspect
 import json
+import math
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import convbwd
 from convbwd import _core
@@ -37,8 +41,8 @@ def positive(text: str) -> int:
 def seconds(text: str) -> float:
     """Read an argument that is a time."""
     value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be more than 0 and finite, got {text}")
     return value
 
 
@@ -56,16 +60,20 @@ def picture(text: str) -> Path:
     except ModuleNotFoundError as error:
         raise argparse.ArgumentTypeError(f"{error}: pictures need matplotlib, pip install 'convbwd[bench]'") from error
     known = sorted(FigureCanvasAgg.get_supported_filetypes())
-    if Path(text).suffix.removeprefix(".") not in known:
+    if Path(text).suffix.removeprefix(".").lower() not in known:
         raise argparse.ArgumentTypeError(f"must end in one of {', '.join(known)}, got {text}")
     return _file(text)
 
 
 @contextmanager
 def refusals(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """End the process with one line and status 2 where arguments cannot be served, and in silence when interrupted."""
+    """End the process with one line and status 2 where arguments cannot be served, in silence where nobody reads."""
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        parser.exit(1)
     except (ValueError, OSError, MemoryError, ModuleNotFoundError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except KeyboardInterrupt:
@@ -85,6 +93,12 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", help="convbwd's algorithm (default: that of the function)")
     parser.add_argument("--precision", help="convbwd's precision class (default: that of the function)")
     parser.add_argument("--plain-malloc", action="store_true", help="leave the C library's malloc as it is")
+
+
+def check_cases(cases: Iterable[Case], dtype: np.dtype[Any], given: dict[str, Any]) -> None:
+    """Plan every case, so that what would be refused is refused before anything is measured."""
+    for case in cases:
+        _core.Plan(*case.stand_ins(dtype), **{**case.options, **given})
 
 
 def keywords(options: argparse.Namespace) -> dict[str, Any]:
@@ -164,8 +178,7 @@ def compare(repository: Path | None, options: argparse.Namespace, stack: ExitSta
         print("\n".join(case.problem for case in cases))
         return []
     given, dtype = keywords(options), numpy_dtype(options.dtype)
-    for case in cases:  # what would be refused is refused before anything is measured
-        convbwd.plan(*case.stand_ins(dtype), **{**case.options, **given})
+    check_cases(cases, dtype, given)
     machine.in_environment(options.threads, not options.plain_malloc)
     convbwd.set_num_threads(options.threads)
     all_sides = make_sides(options, given, stack)
@@ -219,11 +232,11 @@ def bench(repository: Path | None, options: argparse.Namespace) -> None:
 def explain(options: argparse.Namespace) -> None:
     """Print how problems are computed and, unless that is not wanted, how near to the limits of the machine."""
     cases = [parse_problem(text) for text in options.problems]
-    given = keywords(options)
+    given, dtype = keywords(options), numpy_dtype(options.dtype)
+    check_cases(cases, dtype, given)
     if not options.plan_only:
         machine.in_environment(options.threads, not options.plain_malloc)
     convbwd.set_num_threads(options.threads)
-    dtype = numpy_dtype(options.dtype)
     roofline = None if options.plan_only else machine.measure(dtype.name, options.threads)
     out = Output()
     if roofline:

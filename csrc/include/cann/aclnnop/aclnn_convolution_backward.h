@@ -44,8 +44,9 @@ ACL_FUNC_VISIBILITY aclnnStatus aclnnConvolutionBackward(void* workspace, uint64
 
 /// The gradients of a convolution along the time: self (T + 2 pad + 1 - K, B, Cout), the gradient of its output, input
 /// (T, B, Cin), weight (K, Cin, Cout) and bias (Cout) give gradInput, gradWeight and gradBias, of the shapes of input,
-/// weight and bias. All are needed; of bias only the shape counts. FLOAT, FLOAT16 or BF16 elements, also mixed, in
-/// format ND, those of rank 3 also NCL; self is not empty; strides, cubeMathType and codes are as above.
+/// weight and bias. All are needed; of bias no element is read. FLOAT, FLOAT16 or BF16 elements, also mixed, in format
+/// ND, those of rank 3 also NCL; self is not empty, T and K are at least 1; strides, cubeMathType and codes are as
+/// above.
 ACL_FUNC_VISIBILITY aclnnStatus aclnnConvTbcBackwardGetWorkspaceSize(const aclTensor* self, const aclTensor* input,
                                                                      const aclTensor* weight, const aclTensor* bias,
                                                                      int64_t pad, int8_t cubeMathType,
