@@ -74,13 +74,17 @@ class Reference final : public Pass {
     });
   }
 
-  // Calls f(position) for every position of a plane.
+  // Calls f(position) for every position of a box, or a plane.
+  template <class F>
+  static void each(const Range& d, const Range& h, const Range& w, F&& f) {
+    Index3 q;
+    for (q[0] = d.begin; q[0] < d.end; ++q[0])
+      for (q[1] = h.begin; q[1] < h.end; ++q[1])
+        for (q[2] = w.begin; q[2] < w.end; ++q[2]) f(q);
+  }
   template <class F>
   static void each(const View& plane, F&& f) {
-    Index3 q;
-    for (q[0] = 0; q[0] < plane.size[2]; ++q[0])
-      for (q[1] = 0; q[1] < plane.size[3]; ++q[1])
-        for (q[2] = 0; q[2] < plane.size[4]; ++q[2]) f(q);
+    each({0, plane.size[2]}, {0, plane.size[3]}, {0, plane.size[4]}, f);
   }
   static Index at(const View& v, const Index3& q) {
     return q[0] * v.stride[2] + q[1] * v.stride[3] + q[2] * v.stride[4];
@@ -113,6 +117,9 @@ class Reference final : public Pass {
     });
   }
 
+  static Index offset(const Phase& f, Index t) { return f.offset[static_cast<std::size_t>(t)]; }
+  static Index tap(const Phase::Member& m, Index t) { return m.tap[static_cast<std::size_t>(t)]; }
+
   // The positions that windows cover, phase by phase; the others are zeros (or the bias).
   template <class Read>
   void input_plane(const Operands& o, const View& y, const View& w, const View& plane, Index n, Index channel) const {
@@ -127,31 +134,35 @@ class Reference final : public Pass {
     for (const Phase& fd : maps_[0].phases)
       for (const Phase& fh : maps_[1].phases)
         for (const Phase& fw : maps_[2].phases) {
+          // Of the positions that read the same taps, those of one member of each phase.
+          const auto sums_of = [&](const Phase::Run& rd, const Phase::Run& rh, const Phase::Run& rw,
+                                   const Phase::Member& md, const Phase::Member& mh, const Phase::Member& mw) {
+            each({rd.begin, rd.end}, {rh.begin, rh.end}, {rw.begin, rw.end}, [&](const Index3& q) {
+              double sum = first;
+              for (Index d = rd.inside.begin; d < rd.inside.end; ++d)
+                for (Index h = rh.inside.begin; h < rh.inside.end; ++h) {
+                  const Index row = origin + at(y, {q[0] + offset(fd, d), q[1] + offset(fh, h), q[2]});
+                  const Index taps = w.offset({g * p.co, c, tap(md, d), tap(mh, h), 0});
+                  for (Index v = rw.inside.begin; v < rw.inside.end; ++v) {
+                    const Index iy = row + offset(fw, v) * y.stride[4];
+                    Index iw = taps + tap(mw, v) * w.stride[4];
+                    for (Index k = 0; k < p.co; ++k, iw += w.stride[0])
+                      sum += read_y(iy + from.along(1, k)) * read_w(iw);
+                  }
+                }
+              put(plane,
+                  at(plane, {md.first + q[0] * maps_[0].dst_step, mh.first + q[1] * maps_[1].dst_step,
+                             mw.first + q[2] * maps_[2].dst_step}),
+                  sum);
+            });
+          };
           if (fd.offset.empty() || fh.offset.empty() || fw.offset.empty()) continue;
           for (const auto& md : fd.members)
             for (const auto& mh : fh.members)
               for (const auto& mw : fw.members)
-                each(View{nullptr, plane.dtype, {1, 1, fd.count, fh.count, fw.count}, {}}, [&](const Index3& q) {
-                  double sum = first;
-                  for (std::size_t d = 0; d < fd.offset.size(); ++d) {
-                    if (!inside(q[0] + fd.offset[d], p.y[0])) continue;
-                    for (std::size_t h = 0; h < fh.offset.size(); ++h) {
-                      if (!inside(q[1] + fh.offset[h], p.y[1])) continue;
-                      for (std::size_t v = 0; v < fw.offset.size(); ++v) {
-                        if (!inside(q[2] + fw.offset[v], p.y[2])) continue;
-                        const Index iy =
-                            origin + at(y, {q[0] + fd.offset[d], q[1] + fh.offset[h], q[2] + fw.offset[v]});
-                        Index iw = w.offset({g * p.co, c, md.tap[d], mh.tap[h], mw.tap[v]});
-                        for (Index k = 0; k < p.co; ++k, iw += w.stride[0])
-                          sum += read_y(iy + from.along(1, k)) * read_w(iw);
-                      }
-                    }
-                  }
-                  put(plane,
-                      at(plane, {md.first + q[0] * maps_[0].dst_step, mh.first + q[1] * maps_[1].dst_step,
-                                 mw.first + q[2] * maps_[2].dst_step}),
-                      sum);
-                });
+                for (const auto& rd : fd.runs)
+                  for (const auto& rh : fh.runs)
+                    for (const auto& rw : fw.runs) sums_of(rd, rh, rw, md, mh, mw);
         }
   }
 
@@ -179,8 +190,6 @@ class Reference final : public Pass {
       put(plane, at(plane, tap), sum);
     });
   }
-
-  static bool inside(Index i, Index size) { return i >= 0 && i < size; }
 
   static void fill_plane(const View& plane, double value) {
     const KernelSet<double>& k = kernel_set<double>(Isa::generic);
