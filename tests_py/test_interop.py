@@ -525,3 +525,28 @@ def test_like_a_tensor_of_a_class_of_ones_own() -> None:
 
     x = np.ones((1, 1, 4))
     assert isinstance(convbwd.convolution(x, x[..., :3], like=torch.ones(2).as_subclass(Own)), torch.Tensor)
+
+
+def test_formats_pack_tensors_of_types_that_numpy_does_not_know(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for name in ("bfloat16", "float8_e4m3fn"):
+        tensor = torch.from_numpy(rng.standard_normal((2, 3, 4, 5), np.float32)).to(getattr(torch, name))
+        packed = convbwd.formats.pack(tensor, "NC1HWC0")
+        assert packed.dtype == getattr(ml_dtypes, name)
+        values = convbwd.formats.unpack(packed, "NC1HWC0", (2, 3, 4, 5)).astype(np.float32)
+        np.testing.assert_array_equal(values, tensor.float().numpy())
+    integers = convbwd.formats.pack(torch.arange(120).reshape(2, 3, 4, 5), "NC1HWC0")
+    assert integers.dtype == np.int64
+
+
+def test_plan_says_which_tensor_needs_ml_dtypes() -> None:
+    pytest.importorskip("torch")
+    code = (
+        "import sys; sys.modules['ml_dtypes'] = None; import torch, convbwd; "
+        "convbwd.plan((1, 1, 6), torch.ones(1, 1, 8, dtype=torch.bfloat16), (1, 1, 3))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("TypeError: plan: input must be an array, a shape or (shape, dtype), got Tensor: ")
+    assert "ml_dtypes" in last

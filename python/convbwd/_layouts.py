@@ -22,6 +22,15 @@ def _itemsize(dtype: np.dtype[Any]) -> int:
     return dtype.itemsize
 
 
+def _elements(array: ArrayLike) -> NDArray[Any]:
+    """Return an array of any dtype; those of tensors that NumPy does not know are those of ml_dtypes."""
+    if np.ma.isMaskedArray(array):
+        raise TypeError("formats: an array must have no mask (its filled() has none)")
+    if not isinstance(array, np.ndarray) and str(getattr(array, "dtype", "")).endswith(("bfloat16", "float8_e4m3fn")):
+        return _core.as_array(array, "formats", "array")
+    return np.asarray(array)
+
+
 def shape_of(
     shape: Sequence[SupportsIndex],
     format: str,
@@ -101,9 +110,7 @@ def convert(
     TypeError
         As for `shape_of`.
     """
-    if np.ma.isMaskedArray(array):
-        raise TypeError("formats: an array must have no mask (its filled() has none)")
-    x = np.ascontiguousarray(array)
+    x = np.ascontiguousarray(_elements(array))
     size = _itemsize(x.dtype)
     expected = shape_of(shape, source, x.dtype, groups=groups, c0=c0)
     if x.shape != expected:
@@ -127,7 +134,7 @@ def pack(array: ArrayLike, format: str, *, groups: SupportsIndex = 1, c0: Suppor
            [ 3,  7, 11,  0],
            [ 4,  8, 12,  0]])
     """
-    x = np.asanyarray(array)
+    x = _elements(array)
     return convert(x, "NCDHW" if x.ndim == 5 else "NCHW", format, x.shape, groups=groups, c0=c0)
 
 

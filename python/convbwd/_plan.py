@@ -47,9 +47,10 @@ def _stand_in(name: str, spec: Any) -> NDArray[Any] | Packed:
         if any(not 0 <= n < 2**63 for n in sizes):
             raise ValueError(f"an array cannot have the shape {tuple(sizes)}")
         return _core.stand_in(numpy_dtype(dtype), sizes)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ModuleNotFoundError) as error:  # the last of a dtype of ml_dtypes
+        kind = ValueError if isinstance(error, ValueError) else TypeError
         expected = "an array, a shape or (shape, dtype)"
-        raise type(error)(f"plan: {name} must be {expected}, got {type(spec).__name__}: {error}") from error
+        raise kind(f"plan: {name} must be {expected}, got {type(spec).__name__}: {error}") from error
 
 
 class Plan:

@@ -13,13 +13,14 @@ extern "C" {
 /// gradOutput (N, Cout, *), input (N, Cin, *) and weight (Cout, Cin / groups, *), transposed (Cin, Cout / groups, *),
 /// have rank 3 (format ND or NCL), 4 (ND or NCHW) or 5 (ND or NCDHW), any strides, and FLOAT, FLOAT16 or BF16 elements,
 /// also mixed, or all of them HIFLOAT8 or FLOAT8_E4M3FN elements. Images may also have format NC1HWC0 or NDC1HWC0 and
-/// weights FRACTAL_Z or FRACTAL_Z_3D, packed with `groups`: then viewDims are those of NCHW or NCDHW, strides null or
-/// what belongs to them, and storageDims the axes in memory, of which the last is C0. Lanes without an element become
-/// zero in outputs. biasSizes is read only where input is empty: N = 0, or C = 0 where not transposed. stride, padding,
-/// dilation and outputPadding have an entry for each spatial dimension; padding of rank 4 may be [up, down, left,
-/// right]; outputPadding is less than stride, and 0 where not transposed. outputMask says which of gradInput,
-/// gradWeight and gradBias (Cout) are computed; others may be null and are not touched. Outputs are contiguous, of any
-/// of the types of 16 bits and more; of 8-bit operands gradInput has the operands' type, gradWeight that or FLOAT.
+/// weights FRACTAL_Z or FRACTAL_Z_3D, packed with `groups` (of 8-bit types by the same rule as others): then viewDims
+/// are those of NCHW or NCDHW, strides null or what belongs to them, and storageDims the axes in memory, of which the
+/// last is C0. Lanes without an element become zero in outputs. biasSizes is read only where input is empty: N = 0, or
+/// C = 0 where not transposed. stride, padding, dilation and outputPadding have an entry for each spatial dimension;
+/// padding of rank 4 may be [up, down, left, right]; outputPadding is less than stride, and 0 where not transposed.
+/// outputMask says which of gradInput, gradWeight and gradBias (Cout) are computed; others may be null and are not
+/// touched. Outputs are contiguous, of any of the types of 16 bits and more; of 8-bit operands gradInput has the
+/// operands' type, gradWeight that or FLOAT.
 ///
 /// cubeMathType says how FLOAT and BF16 operands are rounded before they are multiplied, as on Atlas A2 and A3:
 /// 0 KEEP_DTYPE not at all; 1 ALLOW_FP32_DOWN_PRECISION and 3 USE_HF32 FLOAT to 11 bits of the mantissa; 2 USE_FP16
