@@ -14,14 +14,15 @@ Range pixels_inside(const AxisMap& map, const Phase& phase, Index offset) {
 // Cuts [0, count) wherever an offset enters or leaves the source. Offsets grow, so these pixels fall.
 void find_runs(const AxisMap& map, Phase& phase) {
   const std::size_t taps = phase.offset.size();
-  std::vector<Index> cuts(2 * taps + 2);  // where they enter, from 0 on, then where they leave
+  std::vector<Index> bounds(2 * taps + 2), cuts(bounds.size());  // first where they enter, from 0 on
   for (std::size_t i = 0; i < taps; ++i) {
     const Range pixels = pixels_inside(map, phase, phase.offset[taps - 1 - i]);
-    cuts[i + 1] = pixels.begin;
-    cuts[taps + 1 + i] = pixels.end;
+    bounds[i + 1] = pixels.begin;
+    bounds[taps + 1 + i] = pixels.end;
   }
-  cuts.back() = phase.count;
-  std::inplace_merge(cuts.begin(), cuts.begin() + static_cast<std::ptrdiff_t>(taps + 1), cuts.end());
+  bounds.back() = phase.count;
+  const auto leave = bounds.begin() + static_cast<std::ptrdiff_t>(taps + 1);
+  std::merge(bounds.begin(), leave, leave, bounds.end(), cuts.begin());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
   Range inside{static_cast<Index>(taps), static_cast<Index>(taps)};
   const auto back_to = [&](Index& first, Index least) {  // the first offset that is at least that
