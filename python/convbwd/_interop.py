@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+ML_DTYPES = ("bfloat16", "float8_e4m3fn")  # types of other libraries that NumPy knows by ml_dtypes alone
+
+
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """Return a NumPy dtype, also for the dtypes of other libraries, which print as "torch.bfloat16" and the like."""
     name = str(dtype).rpartition(".")[2]
-    if name in ("bfloat16", "float8_e4m3fn"):
+    if name in ML_DTYPES:
         import ml_dtypes
 
         dtype = getattr(ml_dtypes, name)
@@ -25,7 +28,7 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
 
 def _to_torch(result: NDArray[Any]) -> Any:
     torch: Any = sys.modules["torch"]
-    if result.dtype.name in ("bfloat16", "float8_e4m3fn"):  # which NumPy and PyTorch do not exchange
+    if result.dtype.name in ML_DTYPES:  # which NumPy and PyTorch do not exchange
         codes = result.view(f"u{result.itemsize}")
         return torch.from_numpy(codes).view(getattr(torch, result.dtype.name))
     return torch.from_numpy(result)

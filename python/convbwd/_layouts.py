@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from convbwd import _core
+from convbwd._interop import ML_DTYPES
 
 __all__ = ["Packed", "convert", "pack", "shape_of", "unpack"]
 
@@ -26,7 +27,7 @@ def _elements(array: ArrayLike) -> NDArray[Any]:
     """Return an array of any dtype; those of tensors that NumPy does not know are those of ml_dtypes."""
     if np.ma.isMaskedArray(array):
         raise TypeError("formats: an array must have no mask (its filled() has none)")
-    if not isinstance(array, np.ndarray) and str(getattr(array, "dtype", "")).endswith(("bfloat16", "float8_e4m3fn")):
+    if not isinstance(array, np.ndarray) and str(getattr(array, "dtype", "")).endswith(ML_DTYPES):
         return _core.as_array(array, "formats", "array")
     return np.asarray(array)
 
