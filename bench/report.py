@@ -14,7 +14,7 @@ from convbwd._bench import command
 from convbwd._bench.report import by, draw, summaries
 
 RESULTS = Path(__file__).resolve().parent / "results"
-SAME = ("cpu", "cpus", "flags", "caches", "system", "python", "packages", "convbwd", "commit", "malloc")
+SAME = ("cpu", "generation", "cpus", "flags", "caches", "system", "python", "packages", "convbwd", "commit", "malloc")
 
 PARTS = {"title", "command", "machine", "options", "rows", "roofline"}
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <new>
 #include <span>
 #include <stdexcept>
@@ -48,51 +49,73 @@ struct Layer {
 };
 void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
 
-class Allocations : public testing::TestWithParam<Layer> {};
+std::vector<float> buffer(const Shape& shape) {
+  std::size_t n = 1;
+  for (const std::int64_t size : shape) n *= static_cast<std::size_t>(size);
+  return std::vector<float>(n);
+}
 
-TEST_P(Allocations, NoneWithAWorkspace) {
-  const Layer& layer = GetParam();
-  Request request;
-  request.grad_output = {nullptr, DType::float32, layer.grad_output, {}};
-  request.input = {nullptr, DType::float32, layer.input, {}};
-  request.weight = {nullptr, DType::float32, layer.weight, {}};
-  request.stride = {layer.stride};
-  request.padding = {1};
-  request.groups = layer.groups;
-  request.accumulate = layer.accumulate;
-  const Plan plan = Plan::make(request, 3);
-  const auto buffer = [](const Shape& shape) {
-    std::size_t n = 1;
-    for (const std::int64_t size : shape) n *= static_cast<std::size_t>(size);
-    return std::vector<float>(n);
-  };
-  std::vector<float> dy = buffer(layer.grad_output), x = buffer(layer.input), w = buffer(layer.weight), dx = x, dw = w,
-                     db(static_cast<std::size_t>(layer.weight[0]));
-  std::vector<std::byte> memory(plan.workspace_bytes() + 63);
-  const std::size_t skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
-  const std::span<std::byte> workspace = std::span(memory).subspan(skip, plan.workspace_bytes());
-  const auto run = [&](std::span<std::byte> scratch) {
-    plan.backward({dy.data(), x.data(), w.data()}, {dx.data(), dw.data(), db.data()}, scratch);
-  };
-  run(workspace);  // tables and threads that are made once
-  int before = g_allocations;
-  run(workspace);
-  EXPECT_EQ(g_allocations, before);
-  std::thread([&] {  // has no workspace yet
-    before = g_allocations;
+Tensor tensor(const Shape& shape, std::vector<float>& memory) { return {memory.data(), DType::float32, shape, {}}; }
+
+// Of a layer as the test names it, with memory for all that it has.
+class Allocations : public testing::TestWithParam<Layer> {
+ protected:
+  Allocations() {
+    request_.input = tensor(layer_.input, x_);
+    request_.weight = tensor(layer_.weight, w_);
+    request_.stride = {layer_.stride};
+    request_.padding = {1};
+    request_.groups = layer_.groups;
+  }
+
+  // `run` carries the plan out, with a workspace or, given none, with one of the library's own.
+  void expect_none(const Plan& plan, const std::function<void(std::span<std::byte>)>& run) {
+    std::vector<std::byte> memory(plan.workspace_bytes() + 63);
+    const std::size_t skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
+    const std::span<std::byte> workspace = std::span(memory).subspan(skip, plan.workspace_bytes());
+    run(workspace);  // tables and threads that are made once
+    int before = g_allocations;
     run(workspace);
     EXPECT_EQ(g_allocations, before);
+    std::thread([&] {  // has no workspace yet
+      before = g_allocations;
+      run(workspace);
+      EXPECT_EQ(g_allocations, before);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    run({});
-    EXPECT_GT(g_allocations, before);
-    before = g_allocations;
-    run({});  // which it keeps
-    EXPECT_EQ(g_allocations, before);
+      run({});
+      EXPECT_GT(g_allocations, before);
+      before = g_allocations;
+      run({});  // which it keeps
+      EXPECT_EQ(g_allocations, before);
 #endif
-  })
-      .join();
-  EXPECT_THROW(run(workspace.first(workspace.size() - 1)), Error);
-  EXPECT_THROW(run(std::span(memory).subspan(skip + 1)), Error);
+    })
+        .join();
+    EXPECT_THROW(run(workspace.first(workspace.size() - 1)), Error);
+    EXPECT_THROW(run(std::span(memory).subspan(skip + 1)), Error);
+  }
+
+  Layer layer_ = GetParam();
+  std::vector<float> x_ = buffer(layer_.input), w_ = buffer(layer_.weight), y_ = buffer(layer_.grad_output);
+  Request request_;
+};
+
+TEST_P(Allocations, OfGradientsNoneWithAWorkspace) {
+  request_.grad_output = tensor(layer_.grad_output, y_);
+  request_.accumulate = layer_.accumulate;
+  const Plan plan = Plan::make(request_, 3);
+  std::vector<float> dx = x_, dw = w_, db(static_cast<std::size_t>(layer_.weight[0]));
+  expect_none(plan, [&](std::span<std::byte> workspace) {
+    plan.backward({y_.data(), x_.data(), w_.data()}, {dx.data(), dw.data(), db.data()}, workspace);
+  });
+}
+
+TEST_P(Allocations, OfOutputsNoneWithAWorkspace) {
+  request_.function = "convolution";
+  const Plan plan = Plan::make(request_, 3);
+  const Tensor y = tensor(layer_.grad_output, y_);
+  expect_none(plan, [&](std::span<std::byte> workspace) {
+    plan.forward(request_.input, request_.weight, nullptr, y, workspace);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(

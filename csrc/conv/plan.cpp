@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -73,17 +71,17 @@ struct Results {
 };
 
 // The tensor of result i.
-Results results_in(Tensor t, std::size_t i, bool per_sample, const Checked& c) {
-  Results results;
+Results results_in(const Tensor& t, std::size_t i, bool per_sample, const Checked& c) {
   if (per_sample && i > 0) {
+    Tensor of_image = t;
+    of_image.shape.erase(of_image.shape.begin());
+    if (!t.strides.empty()) of_image.strides.erase(of_image.strides.begin());
+    Results results = results_in(of_image, i, false, c);
+    results.step = t.strides.empty() ? results.elements() : t.strides[0];
     results.samples = t.shape[0];
-    results.step = std::accumulate(t.shape.begin() + 1, t.shape.end(), Index{1}, std::multiplies<>());
-    t.shape.erase(t.shape.begin());
-    if (!t.strides.empty()) {
-      results.step = t.strides[0];
-      t.strides.erase(t.strides.begin());
-    }
+    return results;
   }
+  Results results;
   const Index groups = i == 1 ? c.problem.groups : 1;
   results.view = i == 2 ? channels_view(t) : five_axes(t, i == 0 && c.unbatched, groups);
   if (t.packing)
@@ -103,7 +101,7 @@ Results results_view(const Request& r, const Checked& c, std::size_t i) {
     t.strides[channel] = 1;
     if (!c.unbatched) t.strides[0] = dense;
   }
-  return results_in(std::move(t), i, r.grad_output && r.per_sample, c);
+  return results_in(t, i, r.grad_output && r.per_sample, c);
 }
 
 // Results that no product enters: zeros, or each channel's bias where there is one.
@@ -412,7 +410,8 @@ void Plan::backward(const std::array<const void*, 3>& operands, const std::array
   impl_->run(in, results, {}, workspace);
 }
 
-void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const {
+void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output,
+                   std::span<std::byte> workspace) const {
   const Impl& plan = *impl_;
   const Checked& c = plan.checked;
   if (plan.is_backward) throw Error(ErrorKind::value, "Plan: forward needs a plan for convolution");
@@ -428,7 +427,7 @@ void Plan::forward(const Tensor& input, const Tensor& weight, const Tensor* bias
     b = channels_view(*bias);
     if (!has_axes(*bias, 1) || bias->packing || !alike(b, *plan.planned_bias)) refuse("bias", *bias);
   }
-  plan.run({View{}, x, w}, {output.data, nullptr, nullptr}, b, {});
+  plan.run({View{}, x, w}, {output.data, nullptr, nullptr}, b, workspace);
 }
 
 std::vector<std::pair<std::string, std::string>> build_info() {

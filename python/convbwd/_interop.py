@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-
 ML_DTYPES = ("bfloat16", "float8_e4m3fn")  # types of other libraries that NumPy knows by ml_dtypes alone
 
 

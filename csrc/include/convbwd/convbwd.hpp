@@ -118,15 +118,16 @@ class CONVBWD_API Plan {
 
   /// Tensors must have the dtypes, shapes and strides that the plan was made for, and memory where they have elements
   /// (operands: where a gradient that is wanted reads them), else Error(value). Addresses of results are multiples of
-  /// the size of an element. Elements of a
-  /// result must not overlap each other or an operand. A result that the mask leaves out is not touched. The workspace,
-  /// where one is given, must hold workspace_bytes(), aligned to 64, else Error(value).
+  /// the size of an element. Elements of a result must not overlap each other or an operand. A result that the mask
+  /// leaves out is not touched. The workspace, where one is given, must hold workspace_bytes(), aligned to 64, else
+  /// Error(value). Then nothing is allocated, unless per_sample gradients come as tensors.
   void backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
                 const std::array<Tensor, 3>& results, std::span<std::byte> workspace = {}) const;
-  void forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output) const;
+  void forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output,
+               std::span<std::byte> workspace = {}) const;
 
-  /// The same for tensors of exactly the dtypes, shapes and strides that the plan was made for, known by their
-  /// addresses: grad_output, input, weight; grad_input, grad_weight, grad_bias. Allocates nothing if given a workspace.
+  /// Gradients of tensors of exactly the dtypes, shapes and strides that the plan was made for, known by their
+  /// addresses: grad_output, input, weight; grad_input, grad_weight, grad_bias.
   void backward(const std::array<const void*, 3>& operands, const std::array<void*, 3>& results,
                 std::span<std::byte> workspace = {}) const;
 

@@ -36,6 +36,7 @@ ISA_FLAGS = (
     *("amx_tile", "amx_int8", "amx_bf16"),
     *("asimd", "asimdhp", "bf16", "sve", "sve2", "sme"),
 )
+GENERATION = ("cpu family", "model", "CPU implementer", "CPU part")  # of /proc/cpuinfo, x86-64 and aarch64
 PACKAGES = ("numpy", "ml_dtypes", "torch", "jax", "jaxlib")
 # Work that comes close to the peak in a few milliseconds, so that it can be timed beside every shape.
 MATRIX = 768  # rows and columns of the matrices whose product is timed
@@ -95,6 +96,7 @@ def facts(repository: Path | None = None) -> dict[str, Any]:
     return {
         "date": date.today().isoformat(),
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
+        "generation": {name: info[name] for name in GENERATION if name in info},  # names of virtual CPUs hide it
         "cpus": cpus(),
         "flags": [flag for flag in ISA_FLAGS if flag in flags],
         "caches": _caches(),
