@@ -301,6 +301,16 @@ def test_tensors_of_other_libraries() -> None:
         np.testing.assert_allclose(a.compute(), b, rtol=1e-5, atol=1e-5)
 
 
+def test_options_may_change_before_blocks_are_computed() -> None:
+    x, w, dilation = np.arange(9.0).reshape(1, 1, 9), np.array([[[1.0, 2.0]]]), [1]
+    dy = np.arange(4.0).reshape(1, 1, 4)
+    expected = convbwd.convolution_backward(dy, x, w, stride=2, dilation=1)
+    got = convbwd_dask.convolution_backward(da.from_array(dy, chunks=(1, 1, 2)), x, w, stride=2, dilation=dilation)
+    dilation[0] = 2
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one.compute(), other)
+
+
 def test_refuses_what_cannot_be_planned() -> None:
     x = da.zeros((2, 4, 8, 8), chunks=3)
     with pytest.raises(ValueError, match=r"grad_output\.shape must be the output shape = \(2, 6, 6, 6\)"):

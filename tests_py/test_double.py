@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.typing import NDArray
 
 import convbwd
 from cases import Case, bits
@@ -252,7 +253,10 @@ def test_it_names_what_is_wrong(changes: dict[str, Any], kind: type[Exception], 
     [
         (lambda x: x, [np.ones(3)], {}, TypeError, "fn must return its output and a function for its gradients"),
         (lambda x: (x, x), [np.ones(3)], {}, TypeError, "fn must return its output and a function for its gradients"),
-        (lambda x: (x, lambda dy: [dy]), [np.ones(3)], {"eps": 0}, ValueError, "eps must be more than 0, got 0"),
+        (lambda x: (x, lambda dy: [dy]), [np.ones(3)], {"eps": 0}, ValueError, "eps must be finite and more"),
+        (lambda x: (x, lambda dy: [dy]), [np.ones(3)], {"eps": np.inf}, ValueError, "eps must be finite and more"),
+        (lambda x: (x * 1j, lambda dy: [dy]), [np.ones(3)], {}, TypeError, "the output must be a real array"),
+        (lambda x: (None, lambda dy: [dy]), [np.ones(3)], {}, TypeError, "the output must be a real array, got None"),
         (lambda x: (x, lambda dy: [dy]), [np.ones(3) * 1j], {}, TypeError, "inputs must be real"),
         (lambda x: (x, lambda dy: [dy * 1j]), [np.ones(3)], {}, TypeError, "gradients must be real"),
         (lambda x: (x, lambda dy: [dy]), [np.ones(3)], {"most": 0}, ValueError, "most must be at least 1, got 0"),
@@ -271,6 +275,23 @@ def test_it_names_what_is_wrong(changes: dict[str, Any], kind: type[Exception], 
 def test_gradcheck_refuses(fn: Any, inputs: Any, options: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=f"^gradcheck: {message}"):
         convbwd.gradcheck(fn, inputs, **options)
+
+
+def test_gradcheck_of_a_layer_that_reuses_its_memory() -> None:
+    output, gradient = np.zeros(3), np.zeros(3)
+
+    def scale(a: NDArray[Any]) -> tuple[NDArray[Any], Any]:
+        np.multiply(a, 2, out=output)
+        return output, lambda dy: [np.multiply(dy, 2, out=gradient)]
+
+    assert convbwd.gradcheck(scale, iter([np.ones(3)])).checked == 3
+
+
+def test_the_bias_alone_gives_an_array_of_its_own() -> None:
+    bias, dy = np.arange(4.0), np.ones((2, 4, 3))
+    ddy, _, _ = convbwd.convolution_double_backward(None, None, bias, dy, np.ones((4, 1, 1)), np.ones((2, 1, 3)))
+    assert ddy is not None and ddy.flags.c_contiguous and ddy.flags.writeable and not np.shares_memory(ddy, bias)
+    np.testing.assert_array_equal(ddy, np.broadcast_to(bias[:, None], dy.shape))
 
 
 @pytest.mark.parametrize(("gradients", "message"), [((), "each of 1 inputs, got 0"), ((np.ones(2),), "shape")])

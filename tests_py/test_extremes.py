@@ -107,3 +107,40 @@ def test_windows_dilated_beyond_the_image_are_explained() -> None:
     plan = convbwd.plan(x, x, w, padding=far, dilation=far)
     assert "grad_input" in plan.explain()
     np.testing.assert_array_equal(plan(x, x, w)[1][0, 0], [[0, 0, 0], [0, 64, 0], [0, 0, 0]])
+
+
+def test_flipped_images_from_memory(rng: np.random.Generator) -> None:
+    shape = (4, 112, 112, 64)  # beyond the caches together with the result
+    dy, x = (rng.integers(-3, 4, shape).astype(np.float32) for _ in range(2))
+    w = rng.integers(-3, 4, (64, 1, 3, 3)).astype(np.float32)
+    options: dict[str, Any] = {"padding": 1, "groups": 64, "output_mask": (True, False, False), "data_format": "NHWC"}
+    flipped = dy[:, :, ::-1]
+    expected = convbwd.convolution_backward(flipped.copy(), x, w, **options)[0]
+    assert bits(convbwd.convolution_backward(flipped, x, w, **options)[0]) == bits(expected)
+    out = np.empty(shape, np.float32)[:, :, ::-1]
+    convbwd.convolution_backward(dy[:, :, ::-1], x, w, **options, out=(out, None, None))
+    assert bits(out) == bits(expected)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "options"),
+    [
+        ((1, 1, 3), (1, 1, 2), {"dilation": 2**63 - 2, "padding": [(2**63 - 4, 0)]}),
+        ((1, 1, 4), (1, 1, 1), {"dilation": 2**62, "padding": 1}),
+        ((1, 16, 4, 4), (16, 1, 2, 2), {"stride": 2**62, "groups": 16}),
+        ((1, 16, 4, 4), (16, 1, 1, 3), {"dilation": (2**62, 1), "groups": 16}),
+        ((1, 3, 4, 4), (2, 3, 2, 2), {"stride": 2**62}),
+        ((1, 3, 1, 1), (3, 2, 2, 2), {"stride": 2**62, "transposed": True}),
+    ],
+)
+def test_steps_beyond_the_image(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], options: dict[str, Any], algorithm: str
+) -> None:
+    x, w = (np.arange(1.0, 1 + math.prod(shape)).reshape(shape) for shape in (x_shape, w_shape))
+    y = convbwd.convolution(x, w, algorithm=algorithm, **options)
+    dx, dw, _ = convbwd.convolution_backward(np.ones_like(y), x, w, algorithm=algorithm, **options)
+    assert dx is not None and dw is not None
+    np.testing.assert_allclose([np.vdot(dx, x), np.vdot(dw, w)], y.sum(), rtol=1e-12)  # y is linear in each
+    if "padding" in options and w.size == 2:
+        np.testing.assert_array_equal(dx, [[[0, 0, 2]]])

@@ -215,6 +215,12 @@ def test_pictures(tmp_path):
     assert op.picture() in html and f"{len(tiles) // 2} tiles in each plane" in html
 
 
+def test_numbers_of_a_tiling_are_read_only():
+    op, _ = make("blocks", np.float16)
+    with pytest.raises(TypeError):
+        op.tiling["baseM"] = 16
+
+
 @pytest.mark.parametrize("order", [0, 1])
 def test_tiles_come_in_the_order_of_their_numbers(order):
     op, dx = make("blocks", np.float16, iterateOrder=order)
@@ -239,7 +245,9 @@ def test_tiles_come_in_the_order_of_their_numbers(order):
         ({"pads": (0, 0, 1, 0, 0, 0)}, r"out_backprop.shape must be \(1, 2, 1, 7, 6\), got \(1, 2, 1, 6, 6\)"),
         ({"input_size": (1, 6, 1, 8, 8)}, "group must be 1, got 2"),
         ({"cores": 0}, "cores must be from 1"),
-        ({"tiling": {"batch": 2}}, "batch must be that of input_size = 1, got 2"),
+        ({"tiling": {"batch": 2}}, "batch must be 1 as the arguments say, got 2"),
+        ({"tiling": {"cin": 17}}, "cin must be "),
+        ({"tiling": {"padFront": 1}}, "padFront must be 0 as the arguments say, got 1"),
     ],
 )
 def test_what_is_refused(changes, message):

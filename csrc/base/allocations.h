@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 
+#include "base/arena.h"
 #include "base/fork_safe.h"
 
 namespace convbwd {
@@ -15,16 +17,15 @@ namespace convbwd {
 /// Knows what it allocated. Safe to use from many threads.
 class Allocations {
  public:
-  static constexpr std::size_t kAlignment = 64;
-
-  /// Null where there is no memory.
+  /// Null where there is no memory for the block; std::bad_alloc where there is none to remember it.
   void* allocate(std::size_t bytes) {
-    const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* const memory = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded);
-    if (memory == nullptr) return nullptr;
+    const std::size_t rounded = (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+    std::unique_ptr<void, decltype(&std::free)> memory(
+        rounded < bytes ? nullptr : std::aligned_alloc(Arena::kAlignment, rounded), &std::free);
+    if (!memory) return nullptr;
     const std::lock_guard lock(g_tables_mutex);
-    blocks_.emplace(reinterpret_cast<std::uintptr_t>(memory), bytes);
-    return memory;
+    blocks_.emplace(reinterpret_cast<std::uintptr_t>(memory.get()), bytes);
+    return memory.release();
   }
 
   /// False, and nothing is freed, for what was not allocated here or was freed before.

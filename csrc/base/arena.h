@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 
 namespace convbwd {
 
@@ -25,5 +27,12 @@ class Arena {
   std::byte* data_ = nullptr;
   std::size_t bytes_, capacity_ = 0;
 };
+
+/// Bytes that a caller must bring, who need not align them, for a workspace of `bytes`; and the workspace in them.
+inline std::size_t to_bring(std::size_t bytes) { return bytes == 0 ? 0 : bytes + Arena::kAlignment - 1; }
+inline std::span<std::byte> aligned(void* brought, std::size_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(brought);
+  return {bytes == 0 ? nullptr : static_cast<std::byte*>(brought) + (-address & (Arena::kAlignment - 1)), bytes};
+}
 
 }  // namespace convbwd

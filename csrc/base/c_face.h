@@ -1,17 +1,13 @@
 // Layer base: how the functions of a C interface fail. Nothing leaves them as an exception.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
-#include <span>
 #include <sstream>
 #include <string>
 
-#include "base/arena.h"
 #include "convbwd/types.hpp"
 
 namespace convbwd {
@@ -85,13 +81,6 @@ int guarded(const char* function, const Codes& codes, F&& f) noexcept {
     RecentMessage::set(function, error.what());
     return codes.internal;
   }
-}
-
-/// Bytes that a caller must bring, who need not align them, for a workspace of `bytes`; and the workspace in them.
-inline std::size_t to_bring(std::size_t bytes) { return bytes == 0 ? 0 : bytes + Arena::kAlignment - 1; }
-inline std::span<std::byte> aligned(void* brought, std::size_t bytes) {
-  const auto address = reinterpret_cast<std::uintptr_t>(brought);
-  return {bytes == 0 ? nullptr : static_cast<std::byte*>(brought) + (-address & (Arena::kAlignment - 1)), bytes};
 }
 
 }  // namespace convbwd

@@ -1,6 +1,7 @@
-// Layer base: the element types in memory. `decode` widens exactly, `encode` rounds once. Both work on 32-bit words W
-// and float32 values F, scalars or vectors, so that kernels and scalar code share them. All functions are inlined
-// everywhere: kernel files compiled for newer instruction sets may include this header.
+// Layer base: the element types in memory. `decode` widens exactly, but those that are read as others (ReadAs),
+// `encode` rounds once. Both work on 32-bit words W and float32 values F, scalars or vectors, so that kernels and
+// scalar code share them. All functions are inlined everywhere: kernel files compiled for newer instruction sets may
+// include this header.
 #pragma once
 
 #include <cstdint>
@@ -156,7 +157,6 @@ struct HiFloat8 {
 /// IEEE 754 binary32, the identity.
 struct Single {
   typedef std::uint32_t Code;
-  Code bits;
 
   template <class F, class W>
   CONVBWD_INLINE F decode(W code) {
@@ -171,14 +171,7 @@ struct Single {
 /// HFloat32: a float32 that keeps so many bits of the mantissa, rounded to nearest even. What is not finite stays as it
 /// is.
 template <int kMantissa>
-struct HFloat32 {
-  typedef std::uint32_t Code;
-  Code bits;
-
-  template <class F, class W>
-  CONVBWD_INLINE F decode(W code) {
-    return bits_as<F>(code);
-  }
+struct HFloat32 : Single {
   template <class W, class F>
   CONVBWD_INLINE W encode(F value) {
     constexpr int drop = 23 - kMantissa;

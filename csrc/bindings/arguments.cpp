@@ -24,7 +24,11 @@ py::object as_int(py::handle value) {
 bool is_sequence(py::handle value) {
   PyObject* const v = value.ptr();
   if (PyTuple_Check(v) || PyList_Check(v)) return true;
-  return PySequence_Check(v) && !PyUnicode_Check(v) && !PyBytes_Check(v) && !as_int(value);
+  if (!PySequence_Check(v) || PyUnicode_Check(v) || PyBytes_Check(v) || as_int(value)) return false;
+  if (PySequence_Size(v) >= 0) return true;
+  if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+  PyErr_Clear();  // an array without axes
+  return false;
 }
 
 py::tuple items_of(py::handle sequence) {

@@ -122,7 +122,7 @@ InputTiling tiling_of(const Request& r, std::int64_t cores) {
   }
 }
 
-// Other numbers than the tiling's.
+// Other numbers than the tiling's. Those before the first about buffers say which gradient it is, and stay.
 void change(InputTiling& t, const char* function, const py::dict& changes) {
   for (const auto& [key, number] : changes) {
     const std::string field = py::str(key);
@@ -130,8 +130,12 @@ void change(InputTiling& t, const char* function, const py::dict& changes) {
     const std::int64_t value = to_int(place, number);
     if (value < 0 || value > 0xffffffff) place.fail_value("must be from 0 to 2**32 - 1", number);
     bool known = false;
-#define CONVBWD_FIELD(type, name) \
-  if (field == #name) t.name = static_cast<type>(value), known = true;
+#define CONVBWD_FIELD(type, name)                                                                         \
+  if (field == #name) {                                                                                   \
+    if (offsetof(InputTiling, name) < offsetof(InputTiling, al0Pbuffer) && value != std::int64_t{t.name}) \
+      place.fail_value("must be " + std::to_string(t.name) + " as the arguments say", number);            \
+    t.name = static_cast<type>(value), known = true;                                                      \
+  }
     CONVBWD_CONV3D_DX_TILING(CONVBWD_FIELD)
 #undef CONVBWD_FIELD
     if (!known) place.fail_value("must be a number of the tiling", key);
@@ -176,9 +180,6 @@ struct Tiles {
     const Request r = conv3d_backprop_input_request(op, read_ints({function, "input_size"}, input_size), w, dy);
     InputTiling tiling = tiling_of(r, to_int({function, "cores"}, cores));
     change(tiling, function, changes);
-    if (tiling.batch != r.input.shape[0])
-      throw Error(ErrorKind::value, std::string(function) + ": batch must be that of input_size = " +
-                                        std::to_string(r.input.shape[0]) + ", got " + std::to_string(tiling.batch));
     const Shape &x_shape = r.input.shape, &w_shape = r.weight.shape, &y_shape = r.grad_output->shape;
     return {dy.dtype,
             {x_shape, w_shape, y_shape},

@@ -33,7 +33,7 @@ struct Versioned {
   Tensor tensor;
 };
 
-constexpr int kCpu = 1, kFloat = 2, kBfloat = 4, kFloat8E4m3fn = 10;
+constexpr int kCpu = 1, kUnsigned = 1, kFloat = 2, kBfloat = 4, kFloat8E4m3fn = 10;
 
 // Takes over what a capsule holds; the array keeps it alive.
 template <class M>
@@ -43,10 +43,13 @@ py::array take(py::handle capsule, M* managed, const char* used_name, bool read_
   py::dtype dtype{py::dtype::num_of<double>()};
   if (code == kFloat && (t.bits == 64 || t.bits == 32 || t.bits == 16))
     dtype = py::dtype("f" + std::to_string(t.bits / 8));
+  else if (code == kUnsigned && (t.bits == 8 || t.bits == 16))  // codes, perhaps
+    dtype = py::dtype("u" + std::to_string(t.bits / 8));
   else if ((code == kBfloat && t.bits == 16) || (code == kFloat8E4m3fn && t.bits == 8))
     dtype = py::dtype::from_args(py::module_::import("ml_dtypes").attr(code == kBfloat ? "bfloat16" : "float8_e4m3fn"));
   else
-    throw py::type_error("its elements are not float64, float32, float16, bfloat16 or float8_e4m3fn");
+    throw py::type_error(
+        "its elements are not float64, float32, float16, bfloat16, float8_e4m3fn, or codes in uint8 or uint16");
   const std::vector<py::ssize_t> shape(t.shape, t.shape + t.ndim);
   if (!t.data && std::find(shape.begin(), shape.end(), 0) == shape.end())
     throw py::type_error("it has elements, but no memory");

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "base/arena.h"
 #include "bindings/backward.h"
 
 namespace convbwd {
@@ -42,10 +43,7 @@ class BackwardPlan {
   }
 
   // The scratch memory, and what aligning it may take.
-  std::size_t workspace_size() const {
-    const std::size_t bytes = plan_.workspace_bytes();
-    return bytes > 0 ? bytes + kAlignment - 1 : 0;
-  }
+  std::size_t workspace_size() const { return to_bring(plan_.workspace_bytes()); }
   std::size_t workspace_bytes() const { return plan_.workspace_bytes(); }
   std::string explain() const { return plan_.explain(); }
 
@@ -108,7 +106,7 @@ class BackwardPlan {
           return run_others(operands, out, workspace);
     }
     WritableBytes held;
-    const std::span<std::byte> scratch = aligned(workspace, plan_.workspace_bytes(), held);
+    const std::span<std::byte> scratch = scratch_in(workspace, plan_.workspace_bytes(), held);
     for (std::size_t i = 0; i < 3; ++i) {
       refuse_overlap(request_.function, scratch, operands_[i].extent(from[i]));
       if (to[i]) refuse_overlap(request_.function, scratch, results_[i].extent(to[i]));
@@ -119,18 +117,17 @@ class BackwardPlan {
   }
 
  private:
-  static constexpr std::size_t kAlignment = 64;
-  static inline const void* const kNowhere = reinterpret_cast<const void*>(kAlignment);
+  static inline const void* const kNowhere = reinterpret_cast<const void*>(Arena::kAlignment);
 
-  std::span<std::byte> aligned(py::handle workspace, std::size_t bytes, WritableBytes& held) const {
+  std::span<std::byte> scratch_in(py::handle workspace, std::size_t bytes, WritableBytes& held) const {
     if (workspace.is_none() || bytes == 0) return {};
-    std::span<std::byte> memory = held.of(request_.function, "workspace", workspace);
-    const std::size_t skip = -reinterpret_cast<std::uintptr_t>(memory.data()) % kAlignment;
-    if (memory.size() < skip + bytes)
+    const std::span<std::byte> memory = held.of(request_.function, "workspace", workspace);
+    const std::span<std::byte> scratch = aligned(memory.data(), bytes);
+    if (memory.size() < static_cast<std::size_t>(scratch.data() - memory.data()) + bytes)
       throw Error(ErrorKind::value, std::string(request_.function) + ": workspace must have " +
-                                        std::to_string(bytes + kAlignment - 1) + " bytes, got " +
+                                        std::to_string(to_bring(bytes)) + " bytes, got " +
                                         std::to_string(memory.size()));
-    return memory.subspan(skip, bytes);
+    return scratch;
   }
   py::object run_others(const std::array<py::handle, 3>& operands, py::handle out, py::handle workspace) const {
     Backward call(request_, codes_, operands[0], operands[1], operands[2]);
@@ -152,7 +149,7 @@ class BackwardPlan {
     as_planned("input", call.request.input, request_.input);
     as_planned("weight", call.request.weight, request_.weight);
     WritableBytes held;
-    return call.run(out, threads_, [&](std::size_t bytes) { return aligned(workspace, bytes, held); });
+    return call.run(out, threads_, [&](std::size_t bytes) { return scratch_in(workspace, bytes, held); });
   }
 
   py::str function_;  // keeps the text that the request points to

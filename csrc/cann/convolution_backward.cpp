@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "aclnnop/aclnn_convolution_backward.h"
+#include "base/arena.h"
 #include "base/view.h"
 #include "cann/objects.h"
 #include "convbwd/layouts.hpp"

@@ -102,7 +102,7 @@ Candidate follow(PassSpec spec, const KernelSet<T>& native, const KernelSet<T>& 
 }
 
 template <class T>
-std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
+std::vector<Candidate> candidates_of(PassSpec spec, Algorithm algorithm) {
   const Problem& p = spec.problem;
   if (beyond_copies(p)) {
     std::vector<Candidate> one(1);
@@ -147,7 +147,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
   if constexpr (sizeof(T) == sizeof(float))
     if (const MatrixKernels* unit = matrix_kernels(active_isa()); unit && unit_may) {
       add(spec.unknown == Unknown::w ? make_matrix_weights(spec, native, *unit) : make_matrix(spec, native, *unit));
-      if (spec.unknown == Unknown::x) add(make_matrix_pixels(spec, native, *unit));
+      add(make_matrix_pixels(spec, native, *unit));
     }
   if (winograd_may) add(make_winograd(spec, native));
   // Who asks for one of the two gets it wherever it can serve, else what `direct` takes.
@@ -157,7 +157,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
     all.erase(all.begin());
   } else if (algorithm != Algorithm::blas) {
     add(spec.unknown == Unknown::w ? make_lanes_weights(spec, native) : make_lanes(spec, native));
-    if (spec.unknown == Unknown::x) add(make_columns(spec, native)), add(make_matvec(spec, native));
+    add(make_columns(spec, native)), add(make_matvec(spec, native));
   }
   const auto cost = [&](const Candidate& c) { return c.cost() * (&c == &all.front() && !served ? kWorthwhile : 1); };
   auto best = std::min_element(all.begin(), all.end(),
@@ -180,7 +180,7 @@ std::vector<Candidate> all(PassSpec spec, Algorithm algorithm) {
 std::vector<Candidate> candidates(PassSpec spec, Algorithm algorithm) {
   const Operands& o = spec.operands;
   const bool wide = o.x.dtype == DType::float64 || o.w.dtype == DType::float64 || o.y.dtype == DType::float64;
-  return wide ? all<double>(spec, algorithm) : all<float>(spec, algorithm);
+  return wide ? candidates_of<double>(spec, algorithm) : candidates_of<float>(spec, algorithm);
 }
 
 std::string Candidate::name() const {

@@ -51,7 +51,7 @@ struct Named {
 };
 
 void check_memory(const char* function, Named t) {
-  if (t.tensor.data == nullptr && std::find(t.tensor.shape.begin(), t.tensor.shape.end(), 0) == t.tensor.shape.end())
+  if (t.tensor.data == nullptr && !empty(t.tensor.shape))
     fail(ErrorKind::value, function, t.name, " must have memory, got null");
 }
 
@@ -92,7 +92,7 @@ class Checker {
     for (std::size_t a = 2; a < 5; ++a) {
       in_range("strides", kAxes[a], strides[a], a == 2 ? kMostDepthStride : kMostStride);
       in_range("dilations", kAxes[a], dilations[a], kMostDilation);
-      if (a > 2 || w[a] < 1) in_range(w_name, kAxes[a], w[a], a == 2 ? kMostSize : kMostKernel);
+      in_range(w_name, kAxes[a], w[a], a == 2 ? kMostSize : kMostKernel);
     }
     r.stride.assign(strides.begin() + 2, strides.end());
     r.dilation.assign(dilations.begin() + 2, dilations.end());
@@ -130,6 +130,8 @@ class Checker {
     if (operand.tensor.dtype != t)
       fail(ErrorKind::type, function_, operand.name, ".dtype must be that of out_backprop = ", name_of(t), ", got ",
            name_of(operand.tensor.dtype));
+    if (t > DType::hifloat8)
+      fail(ErrorKind::type, function_, "out_backprop.dtype must be a type of tensors, got ", name_of(t));
     if (size_of(t) == 1 && filter_format_ != MemoryFormat::ncdhw)
       value("filter_format must be NCDHW for ", name_of(t), ", got ", name_of(filter_format_));
     if (op_.enable_hf32 && t == DType::float64)

@@ -153,9 +153,9 @@ bool InputTiles::iterate(bool partial_sum, bool first) {
                                       {"SetGradOutput", grad_output_.begin == nullptr},
                                       {"SetWeight", weight_.begin == nullptr}})
     if (missing) fail("Iterate: ", name, " must come first");
-  if (first) at_ = *start_;
-  if (at_.row * t_.wi + m_ > plane_)
-    fail("Iterate: the M = ", m_, " positions from row ", at_.row, " on must end in the plane of ", plane_);
+  const Start at = first ? *start_ : at_;
+  if (at.row * t_.wi + m_ > plane_)
+    fail("Iterate: the M = ", m_, " positions from row ", at.row, " on must end in the plane of ", plane_);
   const Index tiles_m = ceil_div(m_, t_.baseM), tiles_n = ceil_div(n_, t_.baseN);
   const bool along_m = t_.iterateOrder == 1;
   Index m = first ? 0 : tile_m_, n = first ? 0 : tile_n_;
@@ -169,11 +169,12 @@ bool InputTiles::iterate(bool partial_sum, bool first) {
   }
   const bool tile_is_left = m < tiles_m && n < tiles_n;
   if (tile_is_left) {
-    compute(m * t_.baseM, n * t_.baseN);
+    compute(at, m * t_.baseM, n * t_.baseN);
     std::swap(tile_, next_);
     tile_m_ = m;
     tile_n_ = n;
   }
+  at_ = at;
   has_tile_ = tile_is_left;
   exhausted_ = !tile_is_left;
   return tile_is_left;
@@ -181,25 +182,26 @@ bool InputTiles::iterate(bool partial_sum, bool first) {
 
 const InputTiles::Place& InputTiles::place() const { return tile_.place; }
 
-void InputTiles::compute(Index m0, Index n0) {
+void InputTiles::compute(const Start& from, Index m0, Index n0) {
   next_.place = {{m0, n0}, {std::min<Index>(t_.baseM, m_ - m0), std::min<Index>(t_.baseN, n_ - n0)}};
   const Place& place = next_.place;
   const Index columns = round_up(place.count[1], c0_);
   next_.sums.assign(static_cast<std::size_t>(place.count[0] * columns), 0.0f);
-  next_.din = at_.din;
+  next_.din = from.din;
   next_.reached = false;
   for (Index kd = 0; kd < t_.dk; ++kd) {
-    const Index d = at_.din + t_.padFront - kd * t_.dilationD;
+    const Index d = from.din + t_.padFront - kd * t_.dilationD;
     if (d < 0 || d % t_.strideD != 0 || d / t_.strideD >= t_.dout) continue;
     next_.reached = true;
     for (Index done = 0, positions = 0; done < place.count[0]; done += positions) {
       // The rest of a row, or all the whole rows there are.
-      const Index at = at_.row * t_.wi + m0 + done, rest = place.count[0] - done, column = at % t_.wi;
+      const Index at = from.row * t_.wi + m0 + done, rest = place.count[0] - done, column = at % t_.wi;
       const Index rows = column == 0 ? std::max<Index>(1, rest / t_.wi) : 1;
       const Index wide = std::min<Index>(t_.wi - column, rest);
       positions = rows * wide;
       for (Index c = 0; c < columns; c += c0_)
-        multiply(kd, d / t_.strideD, {{at / t_.wi, column}, {rows, wide}}, c, next_.sums.data() + done * columns + c);
+        multiply(from, kd, d / t_.strideD, {{at / t_.wi, column}, {rows, wide}}, c,
+                 next_.sums.data() + done * columns + c);
     }
   }
 }
@@ -207,7 +209,7 @@ void InputTiles::compute(Index m0, Index n0) {
 // Adds what one tap of the depth contributes to a block of channels. The blocks of gradOutput's channels take the place
 // of the depth: block b meets the weights of block b alone, which is a convolution along the blocks whose kernel, read
 // backwards, is as long as they are and of whose results only the middle one is wanted.
-void InputTiles::multiply(Index kd, Index dout, const Box& box, Index channel, float* sums) const {
+void InputTiles::multiply(const Start& from, Index kd, Index dout, const Box& box, Index channel, float* sums) const {
   const Part h(box.first[0], box.count[0], t_.ho, t_.hk, t_.strideH, t_.dilationH, t_.padUp);
   const Part w(box.first[1], box.count[1], t_.wo, t_.wk, t_.strideW, t_.dilationW, t_.padLeft);
   if (h.count <= 0 || w.count <= 0) return;
@@ -215,7 +217,7 @@ void InputTiles::multiply(Index kd, Index dout, const Box& box, Index channel, f
   const Index image = static_cast<Index>(t_.ho) * t_.wo * c0_, row = static_cast<Index>(t_.wo) * c0_;
   const Index tap_row = t_.wk * cell_, taps = t_.hk * tap_row;
 
-  const Index first_y = dout * t_.cout1 * image + (h.first - at_.skipped) * row + w.first * c0_;
+  const Index first_y = dout * t_.cout1 * image + (h.first - from.skipped) * row + w.first * c0_;
   const Index last_y = first_y + (blocks_ - 1) * image + (h.count - 1) * row + w.count * c0_ - 1;
   need(grad_output_, last_y, dtype_, "Iterate: gradOutput");
   const Index last_block = (blocks_ - 1) * c0_ * c0_;

@@ -54,8 +54,8 @@ class CONVBWD_API InputTiles {
     std::vector<float> sums;  // positions x channels, the latter in whole blocks
   };
 
-  void compute(Index m0, Index n0);  // the next tile
-  void multiply(Index kd, Index dout, const Box& box, Index channel, float* sums) const;
+  void compute(const Start& from, Index m0, Index n0);  // the next tile
+  void multiply(const Start& from, Index kd, Index dout, const Box& box, Index channel, float* sums) const;
 
   const InputTiling t_;
   const DType dtype_, output_dtype_;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr Index kBlockBytes = 32;      // of c0 channels
 constexpr Index kL1Reserved = 128;     // bytes that CANN leaves free
-constexpr Index kL2Bytes = 150994944;  // 144 MiB: of an Atlas A2
+constexpr Index kL2Bytes = 150994944;  // 144 MiB: what CANN's tiling counts on
 constexpr Index kMostInL0 = 65535;     // of K in one load
 constexpr Index kWideRow = 64;         // rows longer than that are merged only where they divide the tile
 constexpr Index kMostPad = 255, kMostStride = 63, kMostDepthStride = 255;
@@ -251,12 +251,11 @@ class Tiler {
   }
 
   bool fits_l2(Index m) const {
-    const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
     const Index depths = std::max<Index>(p_.kernel[0] / p_.stride[0], 1);
     const Index rows = std::max<Index>(rows_read(m) / p_.stride[1], 1);
     const double elements =
-        of(rows, p_.grad_output[2], depths, cout1_ * c0_) + of(n_, most_k_, depths) + of(m + m_, n_);
-    return elements * of(bytes_, p_.cores) <= kL2Bytes;
+        count_of(rows, p_.grad_output[2], depths, cout1_ * c0_) + count_of(n_, most_k_, depths) + count_of(m + m_, n_);
+    return elements * count_of(bytes_, p_.cores) <= kL2Bytes;
   }
 
   // Positions that a core computes at a time: whole rows, as many as share out evenly.

@@ -108,16 +108,12 @@ Results results_view(const Request& r, const Checked& c, std::size_t i) {
 void fill(const View& v, const View& bias) {
   if (v.empty()) return;
   const KernelSet<double>& k = kernel_set<double>(Isa::generic);
-  Index5 i{};
-  for (;;) {
-    double value = 0;
-    if (bias.data) load_bias(k, &value, bias, i[1], 1);
-    store_row(k, advance(v.data, v.dtype, v.offset(i)), v.dtype, 1, &value, 1);
-    int a = 4;
-    while (a >= 0 && ++i[static_cast<std::size_t>(a)] == v.size[static_cast<std::size_t>(a)])
-      i[static_cast<std::size_t>(a--)] = 0;
-    if (a < 0) return;
-  }
+  for (Index n = 0; n < v.size[0]; ++n)
+    for (Index c = 0; c < v.size[1]; ++c) {
+      double value = 0;
+      if (bias.data) load_bias(k, &value, bias, c, 1);
+      fill_plane(k, v.at({n, c, 0, 0, 0}, v.size), value);
+    }
 }
 
 }  // namespace
@@ -136,6 +132,7 @@ struct Plan::Impl {
   Operands operands(std::size_t i, const std::array<View, 3>& in, const View& target) const;
   void make_pass(const Request& request, std::size_t i);
   std::size_t scratch_bytes() const;
+  std::size_t gradient_offset() const;
   std::size_t workspace_bytes() const;
   void check_memory(const std::array<View, 3>& in, const std::array<void*, 3>& results, const View& bias) const;
   void run(const std::array<View, 3>& in, const std::array<void*, 3>& results, const View& bias,
@@ -236,13 +233,17 @@ std::size_t Plan::Impl::scratch_bytes() const {
   return bytes;
 }
 
-// Behind it, where results are accumulated, the gradient that is to be added.
+// Where, behind it, the gradient is that is to be added.
+std::size_t Plan::Impl::gradient_offset() const {
+  return static_cast<std::size_t>(round_up(static_cast<Index>(scratch_bytes()), 64));
+}
+
 std::size_t Plan::Impl::workspace_bytes() const {
   if (!accumulate) return scratch_bytes();
   std::size_t gradient = 0;
   for (const Output& o : outputs)
     if (o.pass) gradient = std::max(gradient, static_cast<std::size_t>(o.out.elements()) * size_of(o.out.view.dtype));
-  return static_cast<std::size_t>(round_up(static_cast<Index>(scratch_bytes()), 64)) + gradient;
+  return gradient_offset() + gradient;
 }
 
 void Plan::Impl::run(const std::array<View, 3>& in_, const std::array<void*, 3>& results, const View& bias,
@@ -264,7 +265,7 @@ void Plan::Impl::run(const std::array<View, 3>& in_, const std::array<void*, 3>&
       for (Index n = 0; n < out.samples && !accumulate; ++n) fill(out.at(n), bias);
       continue;
     }
-    if (accumulate) target.view.data = workspace.data() + round_up(static_cast<Index>(scratch_bytes()), 64);
+    if (accumulate) target.view.data = workspace.data() + gradient_offset();
     Operands o = operands(i, in_, target.view);
     if (!is_backward) o.bias = bias;
     output.pass->run(o, workspace.data());
@@ -279,13 +280,12 @@ void Plan::Impl::check_memory(const std::array<View, 3>& in_, const std::array<v
     if (data == nullptr && !empty)
       throw Error(ErrorKind::value, std::string("Plan: ") + name + " must have memory, got null");
   };
-  static constexpr const char* kNames[] = {"grad_output", "input", "weight"};
   for (std::size_t i = 0; i < 3; ++i) {
     if (!outputs[i].wanted) continue;
     need(results[i], outputs[i].out.elements() == 0, is_backward ? kGradients[i] : "output");
     for (std::size_t operand = is_backward ? 0 : 1; operand < 3 && outputs[i].pass; ++operand)
       if (!is_backward || operand == 0 || operand + i == 2)  // grad_output, and the other one of input and weight
-        need(in_[operand].data, in_[operand].empty(), kNames[operand]);
+        need(in_[operand].data, in_[operand].empty(), kOperands[operand]);
   }
   if (planned_bias) need(bias.data, planned_bias->empty(), "bias");
 }
@@ -328,9 +328,8 @@ std::vector<PassInfo> Plan::passes() const {
 std::string Plan::explain() const {
   std::ostringstream s;
   s << to_string(impl_->checked.problem) << (impl_->checked.transposed ? " transposed" : "") << '\n';
-  static constexpr const char* kNames[] = {"grad_output", "input", "weight"};
   for (std::size_t i = 0; i < 3; ++i)
-    if (const DType t = impl_->in[i].dtype; t != storage_of(t)) s << kNames[i] << ": read as " << name_of(t) << '\n';
+    if (const DType t = impl_->in[i].dtype; t != storage_of(t)) s << kOperands[i] << ": read as " << name_of(t) << '\n';
   for (const PassInfo& pass : passes()) s << pass.result << ": " << pass.text << '\n';
   return s.str();
 }
@@ -363,7 +362,7 @@ bool has_axes(const Tensor& t, std::size_t rank) {
 
 View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatched, const char* name,
                 Index groups = 1) {
-  if (!has_axes(t, rank) || !of_groups(t, groups)) refuse(name, t);
+  if (t.dtype != storage_of(plan.dtype) || !has_axes(t, rank) || !of_groups(t, groups)) refuse(name, t);
   View v = five_axes(t, unbatched, groups);
   if (!alike(v, as_stored(plan))) refuse(name, t);
   v.dtype = plan.dtype;
@@ -374,7 +373,9 @@ View as_planned(const Tensor& t, const View& plan, std::size_t rank, bool unbatc
 void match(const Tensor& t, std::size_t i, bool per_sample, const Checked& c, const Results& planned,
            const char* name) {
   const Shape& shape = c.results[i].shape;
-  if (t.shape != shape || !has_axes(t, shape.size()) || !of_groups(t, i == 1 ? c.problem.groups : 1)) refuse(name, t);
+  if (t.dtype != c.results[i].dtype || t.shape != shape || !has_axes(t, shape.size()) ||
+      !of_groups(t, i == 1 ? c.problem.groups : 1))
+    refuse(name, t);
   const Results given = results_in(t, i, per_sample, c);
   // A format of one block of channels has the strides of a plain tensor, but room for all lanes, which are cleared.
   if (!alike(given.view, planned.view, given.samples == 0) || given.cleared != planned.cleared ||

@@ -57,8 +57,10 @@ class PlanCache {
       index_.erase(&entries_.back().key);
       entries_.pop_back();
     }
-    entries_.push_front({key, std::move(plan)});
-    index_.emplace(&entries_.front().key, entries_.begin());
+    std::list<Entry> entry;  // which an index that finds no memory does not let in
+    entry.push_front({key, std::move(plan)});
+    index_.emplace(&entry.front().key, entry.begin());
+    entries_.splice(entries_.begin(), entry);
   }
 
  private:

@@ -23,9 +23,6 @@ std::ostream& operator<<(std::ostream& out, const Tuple& tuple) {
 
 namespace {
 
-using Index = std::int64_t;
-using Dims = std::array<Index, 3>;
-
 // The name of a problem: the tag of each field, then its numbers with 'x' between them.
 template <typename P, typename F>
 void for_each_field(P& p, const F& visit) {
@@ -206,12 +203,12 @@ void check_packing(const Request& r, const char* name, const Shape& shape, DType
 }
 
 // One value for each canonical dimension; `least` is also what the leading dimensions get that the user does not have.
-Dims per_dimension(const Request& r, const char* name, const Shape& values, std::size_t dims, Index least) {
+Index3 per_dimension(const Request& r, const char* name, const Shape& values, std::size_t dims, Index least) {
   static constexpr const char* kLengths[] = {"1", "1 or 2", "1 or 3"};
   if (values.size() != 1 && values.size() != dims)
     fail(r, name, " must be an int or have length ", kLengths[dims - 1], ", got length ", values.size(), " (", name,
          "=", Tuple{values}, ")");
-  Dims result{least, least, least};
+  Index3 result{least, least, least};
   for (std::size_t i = 0; i < dims; ++i) {
     const Index value = values[values.size() == 1 ? 0 : i];
     if (value < least)
@@ -386,7 +383,7 @@ Checked check(const Request& r) {
   p.co = (r.transposed ? in_channels : out_channels.value) / r.groups;
   p.stride = per_dimension(r, "stride", r.stride, dims, 1);
   p.dilation = per_dimension(r, "dilation", r.dilation, dims, 1);
-  const Dims output_padding = per_dimension(r, "output_padding", r.output_padding, dims, 0);
+  const Index3 output_padding = per_dimension(r, "output_padding", r.output_padding, dims, 0);
 
   const Shape& padding = r.padding;
   const bool pairs = padding.size() == 2 * dims;
@@ -448,6 +445,10 @@ Checked check(const Request& r) {
     p.y[c] = r.transposed ? size : out;
     p.w[c] = kernel;
     p.pad_before[c] = before;
+    // What moves nothing becomes no longer than the image, so that its products with strides of memory fit.
+    if (out == 1 || (r.transposed && size == 1))
+      p.stride[c] = std::min(p.stride[c], std::max(image_size.value, reach.value));
+    if (kernel == 1) p.dilation[c] = std::min(p.dilation[c], image_size.value);
   }
 
   check_packing(r, "input", input, r.input.dtype, r.input.packing, r.input.strides);

@@ -16,7 +16,8 @@ namespace convbwd {
 std::string to_string(const Problem& problem);
 Problem parse_problem(const std::string& text);  // throws Error(value)
 
-/// The results of convolution_backward.
+/// The operands and the results of convolution_backward.
+inline constexpr const char* kOperands[] = {"grad_output", "input", "weight"};
 inline constexpr const char* kGradients[] = {"grad_input", "grad_weight", "grad_bias"};
 
 /// A shape as Python writes it.

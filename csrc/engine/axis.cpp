@@ -44,15 +44,19 @@ void find_runs(const AxisMap& map, Phase& phase) {
 AxisMap map_phases(const AxisSizes& a, bool apart) {
   // A single window has no stride: with one longer than the kernel every position is a phase of its own with at most
   // one tap, and all of them are members of one or two sets (kernels as large as the image).
-  const Index stride = a.y == 1 ? std::max(a.x + a.pad, (a.kernel - 1) * a.dilation + 1) + 1 : a.stride;
+  const Index stride = a.y == 1 ? std::max(a.x + a.pad, (a.kernel - 1) * a.dilation + 1) : a.stride;
   AxisMap map{a.x, a.y, stride, 1, {}};
+  std::vector<std::vector<Index>> taps(static_cast<std::size_t>(std::min(stride, a.x)));  // of each phase
+  const Index begin = std::max<Index>(0, ceil_div(a.pad - (a.y - 1) * stride, a.dilation));
+  for (Index t = std::min(a.kernel, floor_div(a.x - 1 + a.pad, a.dilation) + 1); t-- > begin;) {  // offsets grow
+    const Index at = t * a.dilation - a.pad, first = at - floor_div(at, stride) * stride;
+    if (first < a.x) taps[static_cast<std::size_t>(first)].push_back(t);
+  }
   for (Index first = 0; first < std::min(stride, a.x); ++first) {
     Phase phase{ceil_div(a.x - first, stride), {}, {{first, {}}}, {}};
-    const Index lowest = first + a.pad - (a.y - 1) * stride, highest = first + a.pad + (phase.count - 1) * stride;
-    const Index begin = std::max<Index>(0, ceil_div(lowest, a.dilation));
-    for (Index t = std::min(a.kernel, floor_div(highest, a.dilation) + 1); t-- > begin;) {  // offsets grow
-      const Index at = first + a.pad - t * a.dilation, o = floor_div(at, stride);
-      if (at != o * stride) continue;
+    for (const Index t : taps[static_cast<std::size_t>(first)]) {
+      const Index o = (first + a.pad - t * a.dilation) / stride;
+      if (o + phase.count <= 0 || o >= a.y) continue;  // in the padding for every position
       phase.offset.push_back(o);
       phase.members[0].tap.push_back(t);
     }

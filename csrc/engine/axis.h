@@ -9,6 +9,9 @@
 
 namespace convbwd {
 
+/// How many there are of sizes whose product may not fit 64 bits.
+double count_of(auto... factors) { return (static_cast<double>(factors) * ...); }
+
 /// [begin, end) of an axis.
 struct Range {
   Index begin, end;

@@ -105,8 +105,8 @@ bool have_blas() { return true; }
 
 template <class T>
 const KernelSet<T>& blas_kernels(const KernelSet<T>& base) {
-  static std::mutex mutex;
-  static std::map<const KernelSet<T>*, KernelSet<T>> sets;
+  static auto& mutex = *new std::mutex;  // both outlive threads that run on at exit
+  static auto& sets = *new std::map<const KernelSet<T>*, KernelSet<T>>;
   const std::lock_guard lock(mutex);
   const auto found = sets.find(&base);
   return found != sets.end() ? found->second : sets.emplace(&base, make_blas(base)).first->second;

@@ -215,14 +215,14 @@ double Columns<T>::added(Index channels, bool in_rows) const {
 template <class T>
 double Columns<T>::estimate() const {
   const Problem& p = spec_.problem;
-  const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
-  const double products = of(p.n * volume(), p.co, column_cost(kernels_, channels_ * p.taps(), vectors_)) / 8 *
-                          of(ceil_div(p.ci, channels_));
-  const double weights = of(p.ci, p.taps(), p.co, ceil_div(p.n, images_), ceil_div(volume(), pixels_));
+  const double products = count_of(p.n * volume(), p.co, column_cost(kernels_, channels_ * p.taps(), vectors_)) / 8 *
+                          count_of(ceil_div(p.ci, channels_));
+  const double weights = count_of(p.ci, p.taps(), p.co, ceil_div(p.n, images_), ceil_div(volume(), pixels_));
   const Index channels =  // that are added
       in_rows_ ? p.ci : ceil_div(p.ci, channels_) * round_up(channels_, kernels_.lanes);
-  return 2200 + of(p.groups) * (0.22 * products + 0.055 * weights + of(p.n * volume()) * added(channels, in_rows_) +
-                                0.35 * of(p.n, channels, p.x_plane()));
+  return 2200 + count_of(p.groups) *
+                    (0.22 * products + 0.055 * weights + count_of(p.n * volume()) * added(channels, in_rows_) +
+                     0.35 * count_of(p.n, channels, p.x_plane()));
 }
 
 template <class T>

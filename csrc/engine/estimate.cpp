@@ -16,15 +16,6 @@ double gathered_weights(const KernelSet<T>& k, Index rows, Index columns, double
          kPacked * static_cast<double>(packed);
 }
 
-template <class T>
-double with_roles(const Problem& p, const KernelSet<T>& k) {
-  return gathered_weights(k, p.ci, p.co, static_cast<double>(p.taps() * p.y_plane()), p.co * p.y_plane());
-}
-template <class T>
-double with_roles_exchanged(const Problem& p, const KernelSet<T>& k) {
-  return gathered_weights(k, p.co, p.ci, static_cast<double>(p.taps() * p.y_plane()), p.ci * p.x_plane());
-}
-
 double every_product_inside(const Problem& p) {
   double products = 1;
   for (std::size_t a = 0; a < 3; ++a) {
@@ -181,7 +172,9 @@ bool exchanges_roles(const Problem& p, const KernelSet<T>& kernels) {
       return true;
     if (p.co > kFewChannels) return false;  // packing planes from memory takes several times as long
   }
-  return kernels.any_bstep && kGain * with_roles_exchanged(p, kernels) < with_roles(p, kernels);
+  const auto products = static_cast<double>(p.taps() * p.y_plane());
+  return kernels.any_bstep && kGain * gathered_weights(kernels, p.co, p.ci, products, p.ci * p.x_plane()) <
+                                  gathered_weights(kernels, p.ci, p.co, products, p.co * p.y_plane());
 }
 
 template <class T>

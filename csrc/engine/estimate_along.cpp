@@ -345,21 +345,31 @@ double depthwise_nanoseconds(const PassSpec& spec, int lanes) {
          planes * element * static_cast<double>(p.x_plane());
 }
 
+// The better tiles, and whether they are those of sums of single taps.
 template <class T>
-bool sums_by_taps(const PassSpec& spec, const KernelSet<T>& kernels) {
+std::pair<bool, Tiles> best_tiles(const PassSpec& spec, const KernelSet<T>& kernels) {
   // Over 550 problems of 3 to 9 taps along an axis, on planes of 4x4 to 28x28, the choice costs 0.5 %, one or the other
   // for all 4.3 and 10.4 %; over 200 from a few channels 1.3 % (Zen 4).
   constexpr double kWorthwhile = 0.95, kWriting = 0.5;  // instead of adding
-  if (spec.sums[3] > 0) return GatherSums::of(spec.sums).by_taps;
-  if (!kernels.any_bstep || spec.problem.pointwise()) return false;
-  const Tiles one = tiles(spec, true, kernels), all = tiles(spec, false, kernels);
-  return one.products + one.beginning < kWorthwhile * (all.products + kWriting * all.beginning);
+  if (spec.sums[3] > 0) {
+    const bool by_taps = GatherSums::of(spec.sums).by_taps;
+    return {by_taps, tiles(spec, by_taps, kernels)};
+  }
+  const Tiles all = tiles(spec, false, kernels);
+  if (!kernels.any_bstep || spec.problem.pointwise()) return {false, all};
+  const Tiles one = tiles(spec, true, kernels);
+  const bool by_taps = one.products + one.beginning < kWorthwhile * (all.products + kWriting * all.beginning);
+  return {by_taps, by_taps ? one : all};
+}
+
+template <class T>
+bool sums_by_taps(const PassSpec& spec, const KernelSet<T>& kernels) {
+  return best_tiles(spec, kernels).first;
 }
 
 template <class T>
 double tile_waste(const PassSpec& spec, const KernelSet<T>& kernels) {
-  const bool by_taps = sums_by_taps(spec, kernels);
-  const Tiles all = tiles(spec, by_taps, kernels);
+  const auto [by_taps, all] = best_tiles(spec, kernels);
   return all.least > 0 ? (all.products + (by_taps ? all.beginning : 0)) / all.least : 1;
 }
 

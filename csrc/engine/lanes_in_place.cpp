@@ -104,7 +104,7 @@ class LanesInPlace final : public SlottedPass, Roles {
     const Index lines = p.w[0] * p.w[1] * std::min(image.size[4], kTile * maps_[2].src_step + p.w[2]);
     const Index bytes = p.groups * (p.x_plane() + p.y_plane()) * static_cast<Index>(sizeof(T));
     near_ = 2 * lines <= room && bytes <= kNearBytes;
-    far_ = p.n * bytes > kFromMemory;
+    far_ = p.n * bytes > kFromMemory && image.stride[4] > 0 && destination(spec_.operands).stride[4] > 0;
     return waiting <= copying && 2 * lines <= 3 * room;
   }
 

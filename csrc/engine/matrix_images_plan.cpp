@@ -175,7 +175,6 @@ void Matrix::list_steps() {
 // Time of products, of splitting source and weights, and of storing results.
 double Matrix::estimate() const {
   const Problem& p = spec_.problem;
-  const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const int products = products_of(image_terms_, weight_terms_);
   double calls = 0, blocks = 0;
   const PixelBox box = pixel_box(0, count_, layout_.box);
@@ -183,20 +182,20 @@ double Matrix::estimate() const {
     if (s.taps == 0) continue;
     const Index3 e = box.extent(s);
     const Index rows = panel_channels_ * s.members, columns = (e[1] - 1) * planes_.row() + e[2];
-    calls += of(panels_, ceil_div(rows, kRows), e[0], ceil_div(layout_.chunk, layout_.part),
-                ceil_div(blocks_, layout_.chunk));
-    blocks += of(panels_, e[0], blocks_, s.taps) * blocks_of(rows) * blocks_of(columns);
+    calls += count_of(panels_, ceil_div(rows, kRows), e[0], ceil_div(layout_.chunk, layout_.part),
+                      ceil_div(blocks_, layout_.chunk));
+    blocks += count_of(panels_, e[0], blocks_, s.taps) * blocks_of(rows) * blocks_of(columns);
   }
-  const double images = of(p.n, p.groups, boxes_);
+  const double images = count_of(p.n, p.groups, boxes_);
   const double copies = layout_.mode == Mode::shared ? 1 : static_cast<double>(ceil_div(panels_, layout_.panels));
-  const double plane = of(planes_.channel()) * (0.08 * image_terms_ + row_cost(maps_)) +
+  const double plane = count_of(planes_.channel()) * (0.08 * image_terms_ + row_cost(maps_)) +
                        plane_cost(image(spec_.operands).dtype, planes_);
-  const double source = of(cs_) * plane * copies;
-  const double weights = of(panels_, blocks_, panel_block(), p.groups) * (0.1 + 0.25 / weight_terms_);
-  const double repeats = layout_.mode == Mode::packed ? 1 : of(boxes_, batches_);
+  const double source = count_of(cs_) * plane * copies;
+  const double weights = count_of(panels_, blocks_, panel_block(), p.groups) * (0.1 + 0.25 / weight_terms_);
+  const double repeats = layout_.mode == Mode::packed ? 1 : count_of(boxes_, batches_);
   // In place, in rows, most of them zeros that are written all at once, or put together from phases.
   const bool sparse = std::any_of(sets_.begin(), sets_.end(), [](const PhaseSet& s) { return s.taps == 0; });
-  const double stored = of(p.n, p.groups, cd_) * of(to_x_ ? p.x_plane() : p.y_plane()) *
+  const double stored = count_of(p.n, p.groups, cd_) * count_of(to_x_ ? p.x_plane() : p.y_plane()) *
                         (plain_                   ? 0.07
                          : maps_[2].dst_step == 1 ? 0.34
                          : sparse                 ? 0.55

@@ -89,7 +89,7 @@ MatrixPixels::MatrixPixels(const PassSpec& spec, const KernelSet<float>& kernels
 
 bool MatrixPixels::plan() {
   const Problem& p = spec_.problem;
-  if (p.depthwise() || p.taps() == 1 || p.stride != Index3{1, 1, 1}) return false;
+  if (spec_.unknown != Unknown::x || p.depthwise() || p.taps() == 1 || p.stride != Index3{1, 1, 1}) return false;
   if (volume() > kMostPixels && spec_.sums[1] == 0) return false;
   direct_ = make_gather(spec_, kernels_);
   if (!direct_) return false;
@@ -195,18 +195,17 @@ MatrixPixels::Slot MatrixPixels::carve(Carver carver) const {
 // Time of splitting, of products, and of adding them up.
 double MatrixPixels::estimate() const {
   const Problem& p = spec_.problem;
-  const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const Index pixels = batch_ * volume(), chunks = ceil_div(steps_, chunk_);
-  const double y = of(pixels, steps_, kDepth) * (0.15 + 0.09 * y_terms_) * (shared_ ? 1 : of(tasks_));
-  const double w = of(p.co, p.ci, p.taps()) * (0.04 + 0.09 * w_terms_ + far_cost(p));
-  const double calls = of(tasks_, chunks, ceil_div(pixels, kRows));
-  const double blocks = of(tasks_) * blocks_of(pixels) * blocks_of(channels_ * p.taps());
-  const double products = 32 * unit_.product * of(steps_, products_of(y_terms_, w_terms_));
-  const double added = of(p.ci, p.taps(), plane_) * 0.14 + of(p.ci, batch_) * (50 + 10 * of(p.x[0]));
+  const double y = count_of(pixels, steps_, kDepth) * (0.15 + 0.09 * y_terms_) * (shared_ ? 1 : count_of(tasks_));
+  const double w = count_of(p.co, p.ci, p.taps()) * (0.04 + 0.09 * w_terms_ + far_cost(p));
+  const double calls = count_of(tasks_, chunks, ceil_div(pixels, kRows));
+  const double blocks = count_of(tasks_) * blocks_of(pixels) * blocks_of(channels_ * p.taps());
+  const double products = 32 * unit_.product * count_of(steps_, products_of(y_terms_, w_terms_));
+  const double added = count_of(p.ci, p.taps(), plane_) * 0.14 + count_of(p.ci, batch_) * (50 + 10 * count_of(p.x[0]));
   // Every task reads all of y again, where it does not stay in L2 from the cache behind.
   const Index bytes = steps_ * y_terms_ * y_term() * 2;
-  const double far = shared_ && bytes > kFarBytes ? 0.02 * of(bytes, tasks_) : 0;
-  return of(rounds()) * (y + w + far + 212 * calls + blocks * (products + 54 * of(chunks)) + added) + 2000;
+  const double far = shared_ && bytes > kFarBytes ? 0.02 * count_of(bytes, tasks_) : 0;
+  return count_of(rounds()) * (y + w + far + 212 * calls + blocks * (products + 54 * count_of(chunks)) + added) + 2000;
 }
 
 // Splits 32 channels of y: a row for each pixel.

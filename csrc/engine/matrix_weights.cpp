@@ -287,24 +287,23 @@ MatrixWeights::Slot MatrixWeights::carve(Carver carver) const {
 // Time of products, of splitting both images, and of storing results.
 double MatrixWeights::estimate() const {
   const Problem& p = spec_.problem;
-  const auto of = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const int products = products_of(x_terms_, y_terms_);
   const Index steps = batch_ * image_steps_, rounds = slabs_.units * p.groups;
   const auto cut = [](Index all, Index part) {
     return static_cast<double>(all / part) * blocks_of(part) + blocks_of(all % part);
   };
-  const double blocks = of(rounds, folded_ ? 1 : p.taps()) * cut(p.co, m_) * cut(columns_, n_);
+  const double blocks = count_of(rounds, folded_ ? 1 : p.taps()) * cut(p.co, m_) * cut(columns_, n_);
   // Strided rows of small boxes come from many pages.
   const double pages = maps_[2].src_step > 1 ? 200 : 0;
-  const double x =
-      of(rounds, m_blocks_, p.ci, batch_) *
-          (of(flat_pixels_) * row_cost(maps_) + pages + plane_cost(spec_.operands.x.dtype, x_)) +
-      of(rounds, m_blocks_, columns_, batch_, x_pixels_) * (0.06 * pairings_ * x_terms_ + (folded_ ? kDenseRow : 0));
-  const double y = of(rounds, n_blocks_, p.co, batch_) *
-                   (of(y_.channel()) * (0.1 * y_terms_ + kDenseRow) + plane_cost(spec_.operands.y.dtype, y_));
-  const double stored = of(p.groups, p.ci, p.co, p.taps()) *
+  const double x = count_of(rounds, m_blocks_, p.ci, batch_) *
+                       (count_of(flat_pixels_) * row_cost(maps_) + pages + plane_cost(spec_.operands.x.dtype, x_)) +
+                   count_of(rounds, m_blocks_, columns_, batch_, x_pixels_) *
+                       (0.06 * pairings_ * x_terms_ + (folded_ ? kDenseRow : 0));
+  const double y = count_of(rounds, n_blocks_, p.co, batch_) *
+                   (count_of(y_.channel()) * (0.1 * y_terms_ + kDenseRow) + plane_cost(spec_.operands.y.dtype, y_));
+  const double stored = count_of(p.groups, p.ci, p.co, p.taps()) *
                         (0.2 + (folded_ ? far_cost(p) : 0) + 0.3 * static_cast<double>(slabs_.count - 1));
-  return blocks * (27 * unit_.product * of(steps, products) + 110) + x + y + stored + 2000;
+  return blocks * (27 * unit_.product * count_of(steps, products) + 110) + x + y + stored + 2000;
 }
 
 MatrixWeights::Block MatrixWeights::block(Index i) const {

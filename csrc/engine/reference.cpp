@@ -97,20 +97,21 @@ class Reference final : public Pass {
     const Read read_x(x), read_w(w);
     const double first = o.bias.data ? bias(o.bias, k) : 0;
     each(plane, [&](const Index3& q) {
-      Index3 origin;  // position of tap 0, and the taps inside the image
+      Index3 origin;  // position of tap 0, of a row the first one inside; and the taps inside the image
       std::array<Range, 3> taps;
       for (std::size_t a = 0; a < 3; ++a) {
         origin[a] = q[a] * p.stride[a] - p.pad_before[a];
         taps[a] = valid_taps(axis_sizes(p, a), q[a]);
       }
+      origin[2] += taps[2].begin * p.dilation[2];
       double sum = first;
       for (Index c = 0; c < p.ci; ++c)
         for (Index d = taps[0].begin; d < taps[0].end; ++d)
           for (Index h = taps[1].begin; h < taps[1].end; ++h) {
             const Index ix =
                 x.offset({n, g * p.ci + c, origin[0] + d * p.dilation[0], origin[1] + h * p.dilation[1], origin[2]});
-            const Index iw = w.offset({k, c, d, h, 0});
-            for (Index v = taps[2].begin; v < taps[2].end; ++v)
+            const Index iw = w.offset({k, c, d, h, taps[2].begin});
+            for (Index v = 0; v < taps[2].size(); ++v)
               sum += read_x(ix + v * p.dilation[2] * x.stride[4]) * read_w(iw + v * w.stride[4]);
           }
       put(plane, at(plane, q), sum);
@@ -130,7 +131,7 @@ class Reference final : public Pass {
     const Index5 group{n, g * p.co, 0, 0, 0};
     const View from = y.at(group, y.size);
     const Index origin = y.offset(group);
-    if (covered_ < p.x_plane()) fill_plane(plane, first);
+    if (covered_ < p.x_plane()) fill_plane(kernel_set<double>(Isa::generic), plane, first);
     for (const Phase& fd : maps_[0].phases)
       for (const Phase& fh : maps_[1].phases)
         for (const Phase& fw : maps_[2].phases) {
@@ -178,29 +179,18 @@ class Reference final : public Pass {
         origin[a] = tap[a] * p.dilation[a] - p.pad_before[a];
         r[a] = valid_outputs(axis_sizes(p, a), tap[a]);
       }
+      origin[2] += r[2].begin * p.stride[2];
       double sum = 0;
       for (Index n = 0; n < p.n; ++n)
         for (Index d = r[0].begin; d < r[0].end; ++d)
           for (Index h = r[1].begin; h < r[1].end; ++h) {
             const Index ix = x.offset({n, c, d * p.stride[0] + origin[0], h * p.stride[1] + origin[1], origin[2]});
-            const Index iy = y.offset({n, k, d, h, 0});
-            for (Index v = r[2].begin; v < r[2].end; ++v)
+            const Index iy = y.offset({n, k, d, h, r[2].begin});
+            for (Index v = 0; v < r[2].size(); ++v)
               sum += read_x(ix + v * p.stride[2] * x.stride[4]) * read_y(iy + v * y.stride[4]);
           }
       put(plane, at(plane, tap), sum);
     });
-  }
-
-  static void fill_plane(const View& plane, double value) {
-    const KernelSet<double>& k = kernel_set<double>(Isa::generic);
-    constexpr Index kRow = 256;
-    double row[kRow];
-    std::fill(row, row + kRow, value);
-    for (Index d = 0; d < plane.size[2]; ++d)
-      for (Index h = 0; h < plane.size[3]; ++h)
-        for (Index w = 0; w < plane.size[4]; w += kRow)
-          store_row(k, advance(plane.data, plane.dtype, at(plane, {d, h, w})), plane.dtype, plane.stride[4], row,
-                    std::min(kRow, plane.size[4] - w));
   }
 
   static double bias(const View& b, Index c) {

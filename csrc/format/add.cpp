@@ -36,18 +36,21 @@ template <class T>
 void add_rows(const View& dst, const View& src, int threads) {
   const KernelSet<T>& k = kernel_set<T>(active_isa());
   const Index length = dst.size[4], rows = dst.size[0] * dst.size[1] * dst.size[2] * dst.size[3];
-  const Index batch = std::max<Index>(1, kTaskElements / length), tasks = (rows + batch - 1) / batch;
+  const Index batch = std::max<Index>(1, kTaskElements / length), cuts = (length + kTaskElements - 1) / kTaskElements;
+  const Index tasks = (rows + batch - 1) / batch * cuts;  // of some rows, or of a piece of one
   parallel_for(tasks, static_cast<int>(std::min<Index>(threads, tasks)), [&](Index task, int) {
     alignas(64) T sum[kBlock], summand[kBlock];
-    for (Index row = task * batch; row < std::min((task + 1) * batch, rows); ++row) {
+    const Index first = task / cuts * batch, begin = task % cuts * kTaskElements;
+    for (Index row = first; row < std::min(first + batch, rows); ++row) {
       Index5 at{};
       for (Index rest = row, a = 3; a >= 0; --a) {
         const auto axis = static_cast<std::size_t>(a);
         at[axis] = rest % dst.size[axis];
         rest /= dst.size[axis];
       }
-      for (at[4] = 0; at[4] < length; at[4] += kBlock) {
-        const Index n = std::min(kBlock, length - at[4]);
+      const Index end = std::min(begin + kTaskElements, length);
+      for (at[4] = begin; at[4] < end; at[4] += kBlock) {
+        const Index n = std::min(kBlock, end - at[4]);
         std::byte* const to = advance(dst.data, dst.dtype, dst.offset(at));
         load_row(k, sum, to, dst.dtype, dst.stride[4], n);
         load_row(k, summand, advance(src.data, src.dtype, src.offset(at)), src.dtype, src.stride[4], n);

@@ -116,6 +116,18 @@ void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View
   }
 }
 
+void fill_plane(const KernelSet<double>& k, const View& plane, double value) {
+  alignas(64) double row[kBlock];
+  std::fill_n(row, std::min(kBlock, plane.size[4]), value);
+  for (Index d = 0; d < plane.size[2]; ++d)
+    for (Index h = 0; h < plane.size[3]; ++h)
+      for (Index w = 0; w < plane.size[4]; w += kBlock) {
+        const Index at = d * plane.stride[2] + h * plane.stride[3] + w * plane.stride[4];
+        store_row(k, advance(plane.data, plane.dtype, at), plane.dtype, plane.stride[4], row,
+                  std::min(kBlock, plane.size[4] - w));
+      }
+}
+
 template <class T>
 bool all_finite(const KernelSet<T>& k, const View& v) {
   alignas(64) T block[kBlock];

@@ -27,7 +27,7 @@ constexpr Index kLineChannels = 16, kPixelsAhead = 16;
 template <class T>
 inline constexpr DType compute_dtype = sizeof(T) == 8 ? DType::float64 : DType::float32;
 
-/// dst[sum of i[a]*dst_stride[a]] = src[i] for every i < src.size, widened exactly. While it transposes, it fetches
+/// dst[sum of i[a]*dst_stride[a]] = src[i] for every i < src.size, widened. While it transposes, it fetches
 /// what follows in the rows of large blocks, and of small ones what lies `ahead` elements behind, unless that is 0.
 template <class T>
 void copy_in(const KernelSet<T>& k, T* dst, const Index5& dst_stride, const View& src, Index ahead = 0);
@@ -37,6 +37,9 @@ template <class T>
 void load_row(const KernelSet<T>& k, T* dst, const void* src, DType dtype, Index stride, Index count);
 template <class T>
 void store_row(const KernelSet<T>& k, void* dst, DType dtype, Index stride, const T* src, Index count);
+
+/// A value for every element of a channel of an image, the view of which begins there.
+void fill_plane(const KernelSet<double>& k, const View& plane, double value);
 
 /// Whether all elements are finite. Comparisons, unlike sums, run side by side.
 template <class T>

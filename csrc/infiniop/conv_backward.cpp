@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/arena.h"
 #include "base/view.h"
 #include "infiniop/objects.h"
 

@@ -168,8 +168,8 @@ struct WinogradKernels {
 };
 
 /// Everything an instruction set offers for one compute type. Conversion tables are indexed by DType: they
-/// widen exactly, store rounds once. Double has no rounded operands, and of float64 float has only the bias, which is
-/// never transposed: what would bring them in is null.
+/// widen exactly (types that are read as others round), store rounds once. Double has no rounded operands, and of
+/// float64 float has only the bias, which is never transposed: what would bring them in is null.
 template <class T>
 struct KernelSet {
   const char* name;

@@ -47,10 +47,14 @@ else:
 
     def __getattr__(name: str) -> Any:
         """Import an optional module when it is first asked for."""
+        missing = f"module {__name__!r} has no attribute {name!r}"
         if name in _OPTIONAL:
-            return importlib.import_module(f"convbwd.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            try:
+                return importlib.import_module(f"convbwd.{name}")
+            except ModuleNotFoundError as error:  # so that hasattr and help work without the library
+                raise AttributeError(f"{missing}: {error} (pip install 'convbwd[{name}]')") from error
+        raise AttributeError(missing)
 
     def __dir__() -> list[str]:
-        """List what the package offers, optional modules included."""
-        return sorted([*__all__, *_OPTIONAL])
+        """List what the package offers, of the optional modules those that are imported."""
+        return sorted({*__all__, *(name for name in _OPTIONAL if name in globals())})

@@ -169,7 +169,7 @@ def convolution_double_backward(
         shape = list(image_shape(dy))
         shape[axis] = channels
         bias = values(ddb).reshape(-1, *[1] * (-1 - axis))
-        ddy = rounded(np.broadcast_to(bias, shape), dy.dtype)
+        ddy = rounded(np.array(np.broadcast_to(bias, shape), order="C"), dy.dtype)
     if ddy is not None:  # without channels of the input, `convolution_backward` takes a grad_output without any
         ddy = ddy[tuple(map(slice, image_shape(dy)))]
     dx, dw = None, None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -123,11 +125,13 @@ def gradcheck(
     >>> report.failed
     0
     """
-    if not eps > 0:
-        raise ValueError(f"gradcheck: eps must be more than 0, got {eps}")
+    if not 0 < eps < math.inf:
+        raise ValueError(f"gradcheck: eps must be finite and more than 0, got {eps}")
+    most, worst = operator.index(most), operator.index(worst)
     for name, value, least in (("rtol", rtol, 0), ("atol", atol, 0), ("most", most, 1), ("worst", worst, 0)):
         if not value >= least:
             raise ValueError(f"gradcheck: {name} must be at least {least}, got {value}")
+    inputs = list(inputs)  # an iterator gives them once
     if any(np.iscomplexobj(a) for a in inputs):
         raise TypeError("gradcheck: inputs must be real, got a complex one")
     rng = np.random.default_rng(seed)
@@ -136,6 +140,9 @@ def gradcheck(
     if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
         raise TypeError("gradcheck: fn must return its output and a function for its gradients, in a tuple")
     output, backward = returned
+    if output is None or np.iscomplexobj(output):
+        got = "None" if output is None else "a complex one"
+        raise TypeError(f"gradcheck: the output must be a real array, got {got}")
     cotangent = rng.uniform(0.5, 1.5, np.shape(output)) * rng.choice([-1.0, 1.0], np.shape(output))
     gradients = list(backward(cotangent.copy()))
     if len(gradients) != len(arrays):
@@ -146,7 +153,7 @@ def gradcheck(
     for i, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
         if gradient is None:
             continue
-        analytic = np.asarray(gradient, np.float64)
+        analytic = np.array(gradient, np.float64)  # copies: calls may reuse their memory
         if analytic.shape != array.shape:
             raise ValueError(f"gradcheck: gradient {i} must have shape {array.shape}, got {analytic.shape}")
         for flat in np.sort(rng.permutation(array.size)[:most]):
@@ -155,7 +162,7 @@ def gradcheck(
             for step in (eps, -eps):
                 moved = [a.copy() for a in arrays]
                 moved[i][index] += step
-                ends.append(np.asarray(fn(*moved)[0], np.float64))
+                ends.append(np.array(fn(*moved)[0], np.float64))
             numeric = float(np.sum((ends[0] - ends[1]) * cotangent)) / (2 * eps)
             elements.append(Element(i, index, float(analytic[index]), numeric, atol + rtol * abs(numeric)))
     if not elements:

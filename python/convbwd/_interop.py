@@ -59,6 +59,13 @@ def converter(function: str, like: object) -> Callable[[Any], Any]:
     return lambda result: None if result is None else convert(result)
 
 
+def frozen(option: Any) -> Any:
+    """Return an option as nobody can change it later, and equal ones compare: sequences and arrays as tuples."""
+    if hasattr(option, "__array__"):
+        option = np.asarray(option).tolist()
+    return tuple(frozen(item) for item in option) if isinstance(option, (list, tuple)) else option
+
+
 def bias_gradient(space: Any, dy: Any, dtype: Any, rank: int, data_format: str | None) -> Any:
     """Sum the gradient of an output whose weight has a rank over all but channels, by functions of a NumPy."""
     channel = dy.ndim - 1 if str(data_format).endswith("C") else dy.ndim + 1 - rank

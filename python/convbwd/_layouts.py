@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from convbwd import _core
-from convbwd._interop import ML_DTYPES
+from convbwd._interop import ML_DTYPES, numpy_dtype
 
 __all__ = ["Packed", "convert", "pack", "shape_of", "unpack"]
 
@@ -29,7 +29,10 @@ def _elements(array: ArrayLike) -> NDArray[Any]:
         raise TypeError("formats: an array must have no mask (its filled() has none)")
     if not isinstance(array, np.ndarray) and str(getattr(array, "dtype", "")).endswith(ML_DTYPES):
         return _core.as_array(array, "formats", "array")
-    return np.asarray(array)
+    try:
+        return np.asarray(array)
+    except RuntimeError as error:  # of tensors that need gradients, for one
+        raise TypeError(f"formats: array must be an array: {error}") from error
 
 
 def shape_of(
@@ -73,7 +76,7 @@ def shape_of(
     >>> shape_of((48, 4, 1, 3, 3), "FRACTAL_Z_3D", np.float16, groups=12)
     (27, 1, 16, 16)
     """
-    block = _BLOCK_BYTES // _itemsize(np.dtype(dtype)) if c0 is None else c0
+    block = _BLOCK_BYTES // _itemsize(numpy_dtype(dtype)) if c0 is None else c0
     return _core.packed_shape(format, shape, groups, block)
 
 

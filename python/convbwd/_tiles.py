@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
+from types import MappingProxyType
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -62,11 +63,12 @@ class Conv3DBackpropInput:
     tiling : mapping of str to int, optional
         Numbers to have instead of those that the host tiling works out, above all ``baseM`` and ``baseN``, the
         positions and channels of a tile, and ``singleCoreM`` and ``singleCoreCin``, those of what a core computes
-        before it goes on. Channels come in whole blocks of c0, ``singleCoreM`` in whole rows.
+        before it goes on. Channels come in whole blocks of c0, ``singleCoreM`` in whole rows. Numbers that say which
+        gradient it is stay as they are.
 
     Attributes
     ----------
-    tiling : dict
+    tiling : mapping of str to int
         The numbers of TConv3DBackpropInputTiling, which are those that CANN works out for an Atlas A2.
     shape : tuple of int
         Of the gradient, (N, C, D, H, W).
@@ -132,7 +134,7 @@ class Conv3DBackpropInput:
         self._dtype = self._tiles.filter.dtype
         self._grad_output = pack(_plain(self._tiles.out_backprop, data_format), "NDC1HWC0")
         self._weight = pack(_plain(self._tiles.filter, filter_format or data_format), "FRACTAL_Z_3D")
-        self.tiling: dict[str, int] = self._tiles.tiling
+        self.tiling: Mapping[str, int] = MappingProxyType(self._tiles.tiling)
         self.shape: tuple[int, ...] = self._tiles.shapes[0]
         for name, unit, of in (("singleCoreM", "wi", "rows"), ("singleCoreCin", "c0", "blocks of channels")):
             if self.tiling[name] == 0 or self.tiling[name] % self.tiling[unit] != 0:

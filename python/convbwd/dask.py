@@ -27,6 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from convbwd import _core
 from convbwd._api import IntOrInts, Mask, Padding
+from convbwd._interop import frozen
+from convbwd._layouts import Packed
 
 Range: TypeAlias = tuple[int, int]
 Graph: TypeAlias = dict[Any, Any]
@@ -346,6 +348,8 @@ class _Call:
 
 
 def _as_dask(name: str, array: Any) -> da.Array:
+    if isinstance(array, Packed):
+        raise TypeError(f"convolution_backward: {name} must be a plain array, got Packed, which unpack() makes one")
     if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):  # Dask has no types of other libraries
         array = _core.as_array(array, "convolution_backward", name)
     result = da.asanyarray(array)
@@ -437,8 +441,8 @@ def convolution_backward(
     """
     arrays = [_as_dask(name, a) for name, a in (("grad_output", grad_output), ("input", input), ("weight", weight))]
     options: dict[str, Any] = {
-        "stride": stride,
-        "dilation": dilation,
+        "stride": frozen(stride),  # blocks are computed later
+        "dilation": frozen(dilation),
         "transposed": transposed,
         "algorithm": algorithm,
         "precision": precision,

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convbwd import _api, _core
-from convbwd._interop import bias_gradient
+from convbwd._interop import bias_gradient, frozen
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
 
@@ -112,13 +112,6 @@ _weight_gradient.defvjp(
 )
 
 
-def _frozen(value: Any) -> Any:
-    """Return an option as JAX can compare it: arrays of one number as that, sequences as tuples."""
-    if hasattr(value, "__array__"):
-        value = np.asarray(value).tolist()
-    return tuple(_frozen(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
 def convolution(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None, **options: Any) -> jax.Array:
     """
     Convolve as `convbwd.convolution` does, on JAX's arrays.
@@ -143,4 +136,4 @@ def convolution(input: jax.Array, weight: jax.Array, bias: jax.Array | None = No
     for name in options:
         if name not in _OPTIONS:
             raise TypeError(f"convbwd.jax.convolution() got an unexpected keyword argument {name!r}")
-    return _output(input, weight, bias, tuple((name, _frozen(value)) for name, value in sorted(options.items())))
+    return _output(input, weight, bias, tuple((name, frozen(value)) for name, value in sorted(options.items())))

@@ -120,7 +120,7 @@ class CONVBWD_API Plan {
   /// (operands: where a gradient that is wanted reads them), else Error(value). Addresses of results are multiples of
   /// the size of an element. Elements of a result must not overlap each other or an operand. A result that the mask
   /// leaves out is not touched. The workspace, where one is given, must hold workspace_bytes(), aligned to 64, else
-  /// Error(value). Then nothing is allocated, unless per_sample gradients come as tensors.
+  /// Error(value). Then nothing is allocated, but for tensors that are packed or per_sample.
   void backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
                 const std::array<Tensor, 3>& results, std::span<std::byte> workspace = {}) const;
   void forward(const Tensor& input, const Tensor& weight, const Tensor* bias, const Tensor& output,

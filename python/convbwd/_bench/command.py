@@ -178,7 +178,8 @@ def compare(repository: Path | None, options: argparse.Namespace, stack: ExitSta
         print("\n".join(case.problem for case in cases))
         return []
     given, dtype = keywords(options), numpy_dtype(options.dtype)
-    check_cases(cases, dtype, given)
+    for algorithm in [{}, *({"algorithm": name} for name in options.baseline if name in sides.ALGORITHMS)]:
+        check_cases(cases, dtype, given | algorithm)
     machine.in_environment(options.threads, not options.plain_malloc)
     convbwd.set_num_threads(options.threads)
     all_sides = make_sides(options, given, stack)

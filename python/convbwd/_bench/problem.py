@@ -50,6 +50,12 @@ class Case:
     source: str = ""
     name: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no size."""
+        sizes = (self.n, self.groups, self.in_channels, self.out_channels, *self.input, *self.kernel)
+        if wrong := [size for size in sizes if not 1 <= size < 2**31]:
+            raise ValueError(f"all sizes must be at least 1 and less than 2**31, got {wrong[0]}")
+
     @property
     def output(self) -> Ints:
         """Sizes of the output."""
@@ -230,7 +236,7 @@ def load_cases(path: Path = GATE_SHAPES, families: Sequence[str] | None = None) 
         entries = json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"{path} must hold JSON: {error}") from error
-    if not isinstance(entries, list):
+    if not isinstance(entries, list) or not entries:
         raise ValueError(f"{path} must hold a list of shapes, got {entries!r}")
     cases = []
     for i, entry in enumerate(entries):
@@ -267,9 +273,6 @@ def _from_json(entry: Any) -> Case:
                 raise ValueError(f"{name} must have as many numbers as input, got {value}")
     arguments["padding"] = tuple((p, p) for p in entry["padding"])
     case = Case(**arguments)
-    sizes = (case.n, case.groups, case.in_channels, case.out_channels, *case.input, *case.kernel)
-    if not all(1 <= size < 2**31 for size in sizes):
-        raise ValueError("all sizes must be at least 1 and less than 2**31")
     _, x, w = case.stand_ins(np.dtype(np.float32))
     _core.output(x, w, **case.options, algorithm="reference")  # raises what is wrong with the convolution
     return case

@@ -214,6 +214,8 @@ def make_side(name: str, keywords: Mapping[str, Any], threads: int, stack: ExitS
     """
     kind, _, argument = name.partition(":")
     if apart(name):
+        if kind == "isa" and argument not in (isas := convbwd.build_info()["isas"].split()):
+            raise ValueError(f"{name}: the instruction sets of this machine are {', '.join(isas)}")
         package = Path(convbwd.__file__).parent if kind == "isa" else Path(argument)
         environment = {"CONVBWD_NUM_THREADS": str(threads)} | ({"CONVBWD_ISA": argument} if kind == "isa" else {})
         return other_process(package, keywords, environment, stack)
