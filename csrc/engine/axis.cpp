@@ -46,19 +46,26 @@ AxisMap map_phases(const AxisSizes& a, bool apart) {
   // one tap, and all of them are members of one or two sets (kernels as large as the image).
   const Index stride = a.y == 1 ? std::max(a.x + a.pad, (a.kernel - 1) * a.dilation + 1) : a.stride;
   AxisMap map{a.x, a.y, stride, 1, {}};
-  std::vector<std::vector<Index>> taps(static_cast<std::size_t>(std::min(stride, a.x)));  // of each phase
+  struct Tap {
+    Index first, tap;  // the phase that reads through it, by its first position
+  };
+  std::vector<Tap> taps;
   const Index begin = std::max<Index>(0, ceil_div(a.pad - (a.y - 1) * stride, a.dilation));
   for (Index t = std::min(a.kernel, floor_div(a.x - 1 + a.pad, a.dilation) + 1); t-- > begin;) {  // offsets grow
     const Index at = t * a.dilation - a.pad, first = at - floor_div(at, stride) * stride;
-    if (first < a.x) taps[static_cast<std::size_t>(first)].push_back(t);
+    if (first < a.x) taps.push_back({first, t});
   }
+  if (stride > 1)
+    std::sort(taps.begin(), taps.end(),
+              [](const Tap& s, const Tap& t) { return s.first != t.first ? s.first < t.first : s.tap > t.tap; });
+  auto next = taps.begin();
   for (Index first = 0; first < std::min(stride, a.x); ++first) {
     Phase phase{ceil_div(a.x - first, stride), {}, {{first, {}}}, {}};
-    for (const Index t : taps[static_cast<std::size_t>(first)]) {
-      const Index o = (first + a.pad - t * a.dilation) / stride;
+    for (; next != taps.end() && next->first == first; ++next) {
+      const Index o = (first + a.pad - next->tap * a.dilation) / stride;
       if (o + phase.count <= 0 || o >= a.y) continue;  // in the padding for every position
       phase.offset.push_back(o);
-      phase.members[0].tap.push_back(t);
+      phase.members[0].tap.push_back(next->tap);
     }
     const bool alone = apart && a.y > 1 && !phase.offset.empty();
     const auto twin = std::find_if(map.phases.begin(), map.phases.end(), [&](const Phase& p) {
