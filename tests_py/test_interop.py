@@ -452,6 +452,15 @@ def test_jax_refuses_other_options(name: str) -> None:
         convbwd.jax.convolution(np.ones((1, 1, 4)), np.ones((1, 1, 3)), **{name: 2})
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_jax_refuses_lists(place: int) -> None:
+    pytest.importorskip("jax")
+    operands: list[Any] = [np.ones((1, 1, 4)), np.ones((1, 1, 3)), np.ones(1)]
+    name, operands[place] = ("input", "weight", "bias")[place], operands[place].tolist()
+    with pytest.raises(TypeError, match=f"^convolution: {name} must be an array, got list"):
+        convbwd.jax.convolution(*operands)
+
+
 @pytest.mark.parametrize("name", ["autograd", "jax"])
 def test_a_bias_does_not_decide_the_dtype(rng: np.random.Generator, name: str) -> None:
     library = pytest.importorskip(name)

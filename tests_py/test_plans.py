@@ -309,6 +309,8 @@ def test_what_limits_must_be(limits: Any, kind: type[Exception], message: str) -
         ((1, -8, 8, 8), ValueError, r"tuple: an array cannot have the shape \(1, -8, 8, 8\)"),
         ((1 << 70, 8, 8, 8), ValueError, "tuple: an array cannot have the shape"),
         ((1 << 62, 8, 8, 8), ValueError, "tuple: "),
+        ((TINY[0], None), TypeError, "tuple: a dtype cannot be None"),
+        (memoryview(np.ones((2, 2))), TypeError, "memoryview"),
         ((TINY[0], "float33"), TypeError, "tuple: data type 'float33' not understood"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,6 +131,8 @@ def gradcheck(
     for name, value, least in (("rtol", rtol, 0), ("atol", atol, 0), ("most", most, 1), ("worst", worst, 0)):
         if not value >= least:
             raise ValueError(f"gradcheck: {name} must be at least {least}, got {value}")
+    if isinstance(inputs, np.ndarray):
+        raise TypeError("gradcheck: inputs must be a sequence of arrays, got ndarray")
     inputs = list(inputs)  # an iterator gives them once
     if any(np.iscomplexobj(a) for a in inputs):
         raise TypeError("gradcheck: inputs must be real, got a complex one")
@@ -144,7 +146,10 @@ def gradcheck(
         got = "None" if output is None else "a complex one"
         raise TypeError(f"gradcheck: the output must be a real array, got {got}")
     cotangent = rng.uniform(0.5, 1.5, np.shape(output)) * rng.choice([-1.0, 1.0], np.shape(output))
-    gradients = list(backward(cotangent.copy()))
+    returned = backward(cotangent.copy())
+    if not isinstance(returned, Iterable):
+        raise TypeError(f"gradcheck: gradients must be a sequence, got {type(returned).__name__}")
+    gradients = list(returned)
     if len(gradients) != len(arrays):
         raise ValueError(f"gradcheck: fn must return a gradient for each of {len(arrays)} inputs, got {len(gradients)}")
     if any(np.iscomplexobj(g) for g in gradients):

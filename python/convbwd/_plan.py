@@ -41,13 +41,16 @@ def _stand_in(name: str, spec: Any) -> NDArray[Any] | Packed:
         shape, dtype = spec, np.float32
         if isinstance(spec, ShapeDtype):
             shape, dtype = spec.shape, spec.dtype
-        elif len(spec) == 2 and isinstance(spec[0], Sequence):
+        elif len(spec) == 2 and isinstance(spec[0], Sequence | np.ndarray):
             shape, dtype = spec
+            if dtype is None:
+                raise TypeError("a dtype cannot be None")
         sizes = [operator.index(n) for n in shape]
         if any(not 0 <= n < 2**63 for n in sizes):
             raise ValueError(f"an array cannot have the shape {tuple(sizes)}")
         return _core.stand_in(numpy_dtype(dtype), sizes)
-    except (TypeError, ValueError, ModuleNotFoundError) as error:  # the last of a dtype of ml_dtypes
+    except (TypeError, ValueError, NotImplementedError, ModuleNotFoundError) as error:
+        # the last two of a memoryview with axes, and a dtype of ml_dtypes
         kind = ValueError if isinstance(error, ValueError) else TypeError
         expected = "an array, a shape or (shape, dtype)"
         raise kind(f"plan: {name} must be {expected}, got {type(spec).__name__}: {error}") from error
@@ -63,7 +66,7 @@ class Plan:
 
     """
 
-    __slots__ = ("_plan", "_run")
+    __slots__ = ("__weakref__", "_plan", "_run")
 
     def __init__(self, plan: _core.Plan) -> None:
         self._plan = plan
@@ -162,7 +165,8 @@ class Plan:
         ----------
         gflops, gbytes : float, optional
             What the machine can do, in 1e9 floating point operations and bytes a second. With both, each gradient gets
-            the least time that the roofline model allows [Williams2009]_.
+            the least time that the roofline model allows its products [Williams2009]_, if operands come from memory.
+            Winograd's algorithm and Fourier transforms, with fewer products, and caches may stay below it.
 
         Returns
         -------

@@ -16,7 +16,7 @@ import autograd.numpy as np
 from autograd.extend import defvjp, primitive
 
 from convbwd import _api
-from convbwd._interop import bias_gradient
+from convbwd._interop import bias_gradient, frozen
 
 # Three bilinear functions, whose gradients are each other: the output from input and weight (and a bias, or None), the
 # input's gradient from that of the output and the weight, the weight's from that of the output and the input. What they
@@ -84,4 +84,4 @@ def convolution(input: Any, weight: Any, bias: Any = None, **options: Any) -> An
     """
     if "like" in options:
         raise TypeError("convbwd.autograd.convolution() got an unexpected keyword argument 'like'")
-    return _output(input, weight, bias, options)
+    return _output(input, weight, bias, {name: frozen(value) for name, value in options.items()})

@@ -136,4 +136,7 @@ def convolution(input: jax.Array, weight: jax.Array, bias: jax.Array | None = No
     for name in options:
         if name not in _OPTIONS:
             raise TypeError(f"convbwd.jax.convolution() got an unexpected keyword argument {name!r}")
+    for name, array in (("input", input), ("weight", weight), ("bias", bias)):
+        if not hasattr(array, "dtype") and not (array is None and name == "bias"):
+            raise TypeError(f"convolution: {name} must be an array, got {type(array).__name__}")
     return _output(input, weight, bias, tuple((name, frozen(value)) for name, value in sorted(options.items())))
