@@ -237,6 +237,17 @@ def test_pytorch_tensors(rng: np.random.Generator, dtype: str) -> None:
         convbwd.convolution(tensors[1].requires_grad_(), tensors[2])
 
 
+def test_pytorch_codes(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    x, w = (rng.integers(0, 64, shape).astype(np.uint8) for shape in ((2, 3, 9), (4, 3, 3)))
+    y = convbwd.convolution(torch.from_numpy(x), torch.from_numpy(w), dtype="hifloat8", like=torch.zeros(1))
+    assert y.dtype == torch.uint8
+    np.testing.assert_array_equal(y.numpy(), convbwd.convolution(x, w, dtype="hifloat8"))
+    assert convbwd.formats.decode(y, "hifloat8").shape == (2, 4, 7)
+    with pytest.raises(TypeError, match=r"input.dtype must be .* got uint8"):
+        convbwd.convolution(torch.from_numpy(x), w)
+
+
 def test_pytorch_trains_on_it() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)

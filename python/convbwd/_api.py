@@ -87,8 +87,7 @@ def convolution_backward(
     weight : array_like, shape (C_out, C_in / groups, \*k); if transposed (C_in, C_out / groups, \*k)
         Kernel of the convolution; its rank, n + 2, determines n.
     bias_sizes : None or sequence of int, optional
-        Shape of the bias, ``(C_out,)``, which is checked where its gradient is wanted; None is not. Whether it is is
-        up to ``output_mask``.
+        Shape of the bias, ``(C_out,)``, which is checked where ``output_mask`` wants its gradient; None is not.
     stride, dilation : int or sequence of int, optional
         At least 1; one for all dimensions or one for each.
     padding : int, sequence of int, sequence of (before, after), "valid" or "same", optional
